@@ -43,12 +43,8 @@ def build(args: dict[str, Any]) -> Application:
     config = parse(args)
     check_arguments(config)
     scheduler = _scheduler(config)
-    prefill = _pool(PrefillWorker, config, config.prefill).bind(
-        config.pool(config.prefill), config.internal_host, scheduler
-    )
-    decode = _pool(DecodeWorker, config, config.decode).bind(
-        config.pool(config.decode), config.internal_host, scheduler
-    )
+    prefill = _pool(PrefillWorker, config, config.prefill).bind(config.pool(config.prefill), config.internal_host)
+    decode = _pool(DecodeWorker, config, config.decode).bind(config.pool(config.decode), config.internal_host)
     return _ingress(config).bind(config, scheduler, prefill, decode)
 
 

@@ -29,11 +29,10 @@ class KvFormats:
         self._formats[pool][added] += 1
         if self._formats[pool][added] > 1:
             return
-        for prefill, decode in self._pairs():
-            if added in (prefill, decode) and (prefill, decode) not in self._noted:
-                if (why := unequal(prefill, decode)) is not None:
-                    self._noted = [*self._noted[1 - MOST_NOTED :], (prefill, decode)]
-                    self._new.append(why)
+        for pair in self._pairs():
+            if (why := unequal(*pair)) is not None and pair not in self._noted:
+                self._noted = [*self._noted[1 - MOST_NOTED :], pair]
+                self._new.append(why)
 
     def remove(self, worker: WorkerId) -> None:
         """A worker is gone. No-op if it is not known."""
@@ -55,9 +54,7 @@ class KvFormats:
         return whys[0] if whys and None not in whys else None
 
     def _pairs(self) -> list[tuple[KvFormat, KvFormat]]:
-        return [
-            (prefill, decode) for prefill in self._formats[Pool.PREFILL] for decode in self._formats[Pool.DECODE]
-        ]
+        return [(prefill, decode) for prefill in self._formats[Pool.PREFILL] for decode in self._formats[Pool.DECODE]]
 
 
 def unequal(prefill: KvFormat, decode: KvFormat) -> str | None:

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from cluster.clients.scheduler_client import SchedulerClient
-from cluster.messages.ids import Address
 from cluster.messages.kv_format import KvFormat
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.rpc.listener import Listener
+from cluster.scheduler_registry import SchedulerRecord
 from router.scheduler_service import SchedulerService
 from router.state import RouterState
-from tests.unit.factories import a_decode_report, a_prefill_report
+from tests.unit.factories import a_decode_report, a_prefill_report, a_scheduler
 
 
 async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_bring_it_back() -> None:
@@ -28,8 +28,8 @@ async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_
     await listener.close()
 
 
-async def _found(listener: Listener) -> Address:
-    return listener.address
+async def _found(listener: Listener) -> SchedulerRecord:
+    return a_scheduler(listener.address)
 
 
 async def test_pools_that_cannot_hand_over_are_logged_once_and_shown(caplog: pytest.LogCaptureFixture) -> None:
@@ -45,5 +45,5 @@ async def test_pools_that_cannot_hand_over_are_logged_once_and_shown(caplog: pyt
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
         f"some prefill and decode workers cannot hand over to each other: {why}"
     ]
-    assert (await peer.view()).mismatch == why
+    assert (await peer.roster(0)).mismatch == why
     await listener.close()
