@@ -126,7 +126,10 @@ class SchedulerService:
         if self._reports_on.get(delta.worker) is not connection:
             self._reports_on[delta.worker] = connection
             self._worker_on[connection] = delta.worker
-        return self.pending.report_delta(delta)
+        reply = self.pending.report_delta(delta)
+        for why in self.pending.state.take_mismatches():
+            logger.error("some prefill and decode workers cannot hand over to each other: %s", why)
+        return reply
 
     def _roster(self, since: int) -> RosterChange:
         return self.pending.state.roster(since, _now())

@@ -138,6 +138,12 @@ class RouterState:
     def num_waiting(self) -> int:
         return self._admission.num_waiting
 
+    def take_mismatches(self) -> list[str]:
+        """Why workers of the two pools cannot hand over to each other, as far as it has come to light since the last
+        call.
+        """
+        return self._workers.kv_formats.take_new()
+
     def roster(self, since: int, now: float) -> RosterChange:
         """What has changed in the roster of live workers since a version. 0 stands for everything."""
         return self._workers.roster(since, now)

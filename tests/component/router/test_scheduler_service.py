@@ -2,13 +2,17 @@
 
 import asyncio
 
+import msgspec
+import pytest
+
 from cluster.clients.scheduler_client import SchedulerClient
+from cluster.messages.kv_format import KvFormat
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.rpc.listener import Listener
 from cluster.scheduler_registry import SchedulerRecord
 from router.scheduler_service import SchedulerService
 from router.state import RouterState
-from tests.unit.factories import a_decode_report, a_scheduler
+from tests.unit.factories import a_decode_report, a_prefill_report, a_scheduler
 
 
 async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_bring_it_back() -> None:
@@ -26,3 +30,20 @@ async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_
 
 async def _found(listener: Listener) -> SchedulerRecord:
     return a_scheduler(listener.address)
+
+
+async def test_pools_that_cannot_hand_over_are_logged_once_and_shown(caplog: pytest.LogCaptureFixture) -> None:
+    service = SchedulerService(RouterState())
+    listener = await Listener.start("127.0.0.1", service.service)
+    peer = SchedulerClient(lambda: _found(listener))
+    for report, dtype in ((a_prefill_report("p0"), "bfloat16"), (a_decode_report("d0"), "float32")):
+        kv_format = KvFormat(digest=dtype, settings=(("dtype", dtype),))
+        shape = msgspec.structs.replace(report.shape, kv_format=kv_format)
+        for _ in range(2):
+            await peer.report(msgspec.structs.replace(report, shape=shape))
+    why = "dtype is bfloat16 in the prefill pool and float32 in the decode pool"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        f"some prefill and decode workers cannot hand over to each other: {why}"
+    ]
+    assert (await peer.roster(0)).mismatch == why
+    await listener.close()
