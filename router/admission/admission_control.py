@@ -4,6 +4,7 @@
 event, and at `next_decision_at`, since queues drain without an event.
 """
 
+from collections.abc import Mapping
 from itertools import islice
 from typing import Final, final
 
@@ -13,8 +14,9 @@ from cluster.messages.views import QueuedRequest
 from cluster.slo import SloConfig
 from router.admission.arrivals import ArrivalRate
 from router.admission.fairness import TenantShares
+from router.admission.preemption import LONGEST_PAUSE_S, Preemption
 from router.admission.retry_after import MOST_RETRY_S, RetrySlots, retry_after_s, wait_s
-from router.admission.verdict import MAX_QUEUE, Verdict, harm, judge
+from router.admission.verdict import MAX_QUEUE, Verdict, gain, harm, is_exempt, judge
 from router.admission.waiting_queue import Waiting, WaitingQueue
 from router.load.live_workers import REPORT_TIMEOUT_S, LiveWorkers, WorkersByPool
 from router.placement.candidates import Candidates, Choice
@@ -49,16 +51,28 @@ Decision = tuple[RequestId, Placement | Rejection]
 @final
 class AdmissionControl:
     def __init__(
-        self, slo: SloConfig, placer: Placer, workers: LiveWorkers, quarantine: Quarantine, *, admits_all: bool
+        self,
+        slo: SloConfig,
+        placer: Placer,
+        workers: LiveWorkers,
+        quarantine: Quarantine,
+        *,
+        admits_all: bool,
+        preempts: bool = True,
+        tenant_weights: Mapping[str, float] | None = None,
     ) -> None:
-        """`admits_all`: no request waits, and no request is refused for being late."""
+        """`admits_all`: no request waits, and no request is refused for being late. `preempts`: running requests pause
+        for those of higher classes.
+        """
         self._slo = slo
         self._placer = placer
         self._workers = workers
         self._quarantine = quarantine
         self._admits_all = admits_all
         self._queue = WaitingQueue()
-        self._shares = TenantShares()
+        self._shares = TenantShares(tenant_weights)
+        self._preempts = preempts
+        self.preemption = Preemption(placer, workers)
         self._arrivals = {slo_class: ArrivalRate() for slo_class in SloClass}
         self._retry_slots = RetrySlots()
         self._contended_at = float("-inf")
@@ -146,10 +160,18 @@ class AdmissionControl:
         placement_input = self._input_of(waiting, now)
         candidates = self._placer.candidates_for(placement_input)
         choice = self._placer.choose(placement_input, candidates)
+        is_paused = waiting.request.is_paused
         if choice is None:
-            return no_worker(waiting.request, by_pool)
-        if self._admits_all or self._admits(placement_input, choice):
-            charge = self._placer.commit(placement_input, choice, waiting.ingress)
+            return None if is_paused and not by_pool.is_empty else no_worker(waiting.request, by_pool)
+        admitted = choice if self._admits_all else self._admitted(placement_input, candidates, choice)
+        if (
+            admitted is None
+            and is_paused
+            and (len(self._queue) >= MAX_QUEUE or now >= waiting.asked_at + LONGEST_PAUSE_S)
+        ):
+            admitted = choice
+        if admitted is not None:
+            charge = self._placer.commit(placement_input, admitted, waiting.ingress)
             self._shares.charge(charge.tenant, charge.engine_s, now)
             self._retry_slots.admitted(now)
             return charge.placement
@@ -175,11 +197,20 @@ class AdmissionControl:
                 arrivals.append((slo_class, per_s))
         return self._placer.input_of(waiting.request, waiting.age_s + now - waiting.since, arrivals, now)
 
-    def _admits(self, placement_input: PlacementInput, choice: Choice) -> bool:
-        now = placement_input.now
+    def _admitted(self, placement_input: PlacementInput, candidates: Candidates, choice: Choice) -> Choice | None:
+        """What a request is admitted to: the choice, or a worker that others leave for it. None if it has to wait."""
+        now, prediction = placement_input.now, choice.prediction
         excess = self._shares.excess(placement_input.request.tenant, now)
         is_contended = now - self._contended_at < CONTENDED_S
-        return judge(placement_input, choice, excess, is_contended) is Verdict.ADMIT
+        is_admitted = judge(placement_input, choice, excess, is_contended) is Verdict.ADMIT
+        if not self._preempts or prediction is None or is_exempt(placement_input.request):
+            return choice if is_admitted else None
+        if not (is_contended and excess > 1.0):
+            value = max(0.0, gain(prediction)) if is_admitted else 0.0
+            better = self.preemption.choose(placement_input, candidates, value)
+            if better is not None:
+                return better
+        return choice if is_admitted else None
 
     def _refuse(
         self, placement_input: PlacementInput, candidates: Candidates, choice: Choice, waiting: Waiting, why: str

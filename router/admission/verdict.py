@@ -77,7 +77,9 @@ def harm(prediction: Prediction) -> float:
 
 
 def is_exempt(request: PlacementRequest) -> bool:
-    """The request was admitted before, or an operator has chosen its path."""
+    """The request was admitted before, or an operator has chosen its path. A paused request waits like a new one."""
+    if request.is_paused:
+        return False
     return bool(request.num_output_tokens or request.excluded or request.path is not None)
 
 
