@@ -1,8 +1,8 @@
 """Which tenants use more than their share of engine time. Old use counts less than new use.
 
 Use is counted in predicted seconds of engines and not in requests, so that many short prompts and one long prompt count
-what they cost. The fair share of a tenant is proportional to its weight. Only tenants with recent use have a share: what
-an idle tenant leaves is divided among the others by their weights.
+what they cost. The fair share of a tenant is proportional to its weight. Only tenants with recent use have a share:
+what an idle tenant leaves is divided among the others by their weights.
 """
 
 from collections.abc import Mapping

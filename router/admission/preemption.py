@@ -4,11 +4,11 @@ Engines order prompts by deadline, so a prompt never needs the room of a prompt.
 others decode: their KV memory, and the length of the steps that they share. So requests that decode pause.
 
 1. A pause is weighed by predicted goodput. What the request gains on the worker without the paused ones is predicted by
-   the placement policy itself, on a copy of the worker (router/load/what_if.py). What a paused request loses is the rise
-   of the probability that it misses its TPOT objective if it is away for LONGEST_PAUSE_S and is then computed anew, and
-   the requests that find no time because of that computation. Every request counts as one, whatever its class.
+   the placement policy itself, on a copy of the worker (router/load/what_if.py). What a paused request loses is the
+   rise of the probability that it misses its TPOT objective if it is away for LONGEST_PAUSE_S and is then computed
+   anew, and the requests that find no time because of that computation. Each of them counts as one, whatever its class.
 2. Only a strictly lower class pauses. A class whose objective does not bear LONGEST_PAUSE_S never pays for it.
-3. Nothing goes back and forth: the gain has a floor, and a request pauses MAX_PAUSES times at most, after LEAST_RUN_S of
+3. Nothing goes back and forth: the gain has a floor. A request pauses MAX_PAUSES times at most, after LEAST_RUN_S of
    decoding, and for LONGEST_PAUSE_S at most. All pauses together take a bounded share of the engines' time.
 
 A request that is asked to pause stays charged to its worker until its ingress has acted. The request that it pauses for
@@ -34,8 +34,8 @@ for higher classes, and pauses fewer requests, since fewer can afford it; shorte
 others still need the room.
 """
 LEAST_GAIN: Final = 0.3
-"""Requests within their SLO that pauses must add for one request. Higher lets requests of higher classes miss their SLO;
-lower pauses requests for predictions that are not certain.
+"""Requests within their SLO that pauses must add for one request. Higher lets requests of higher classes miss their
+SLO; lower pauses requests for predictions that are not certain.
 """
 MAX_PAUSES: Final = 2
 """Times that one request is paused. More interrupts long answers again and again; fewer leaves no request to pause in a
@@ -71,7 +71,7 @@ requests with short contexts; lower sends more messages.
 """
 GONE_WITHIN_S: Final = 1.0
 """Time within which a request that was asked to pause is expected to have left its worker, in seconds. After that it
-is expected to stay. Longer places requests where others still run; shorter pauses others in place of those on their way.
+is expected to stay. Longer places requests where others still run; shorter pauses others in place of those that leave.
 """
 
 

@@ -19,8 +19,8 @@ class SchedulerPort(Protocol):
     async def place(self, request: PlacementRequest) -> Placement | Rejection: ...
 
     def when_to_pause(self, request_id: RequestId, pause: Callable[[int], None]) -> None:
-        """Call `pause` with the number of an attempt when the Scheduler wants that attempt of the request to pause: late,
-        twice or never, but not after the RequestClosed of the request.
+        """Call `pause` with the number of an attempt when the Scheduler wants that attempt of the request to pause. The
+        call may come late, twice or never, but not after the RequestClosed of the request.
         """
         ...
 

@@ -188,6 +188,7 @@ class Session:
             self._ports,
             timing=self._timing,
             deadline=self._deadline,
+            rank=self._terms.slo_class.rank,
             is_start=not self._released,
         )
 

@@ -57,6 +57,7 @@ class SimulatedRequest(EngineRequest):
             due_at=_due_at(request.first_token_within_s, is_pulled=handoff is not None),
             tpot_s=inf if request.tpot_s is None else request.tpot_s,
         )
+        self.rank = request.rank
         self.handoff = handoff
         self.num_lost = 0
         """Tokens that the request had when its worker died, or when it was paused."""
