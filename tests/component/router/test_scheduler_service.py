@@ -4,15 +4,16 @@ import asyncio
 
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.worker_client import WorkerConnections
-from cluster.messages.ids import Address, IngressId, RequestId
+from cluster.messages.ids import IngressId, RequestId
 from cluster.messages.scheduler_events import Pause, WorkerLeft
 from cluster.rpc.listener import Listener
+from cluster.scheduler_registry import SchedulerRecord
 from cluster.slo import SloConfig
 from router.scheduler_service import SchedulerService
 from router.session.fallback_placement import FallbackPlacement
 from router.session.scheduler_failover import SchedulerFailover
 from router.state import RouterState
-from tests.unit.factories import a_decode_report
+from tests.unit.factories import a_decode_report, a_scheduler
 
 
 async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_bring_it_back() -> None:
@@ -46,5 +47,5 @@ async def test_ingress_is_asked_to_pause_its_request_and_another_one_hears_nothi
     await listener.close()
 
 
-async def _found(listener: Listener) -> Address:
-    return listener.address
+async def _found(listener: Listener) -> SchedulerRecord:
+    return a_scheduler(listener.address)
