@@ -37,6 +37,10 @@ LEAST_GAIN: Final = 0.3
 """Requests within their SLO that pauses must add for one request. Higher lets requests of higher classes miss their
 SLO; lower pauses requests for predictions that are not certain.
 """
+LEAST_RISE: Final = 0.05
+"""Requests within their SLO that twice as many pauses must add. Higher leaves the request at more risk; lower pauses
+many requests for little.
+"""
 MAX_PAUSES: Final = 2
 """Times that one request is paused. More interrupts long answers again and again; fewer leaves no request to pause in a
 long rush.
@@ -143,7 +147,8 @@ class Preemption:
             left = without(worker, [*leaving, *[pause.charge for pause in chosen]], bias, now)
             choice = self._placer.choose(placement_input, _only(placement_input, candidates, worker, left))
             net = _gain_on(choice, left) - value - sum([pause.loss for pause in chosen])
-            if choice is not None and net >= LEAST_GAIN and (best is None or net > best.net):
+            least = LEAST_GAIN if best is None else best.net + LEAST_RISE
+            if choice is not None and net >= least:
                 best = _Plan(_on_real(choice, left, worker, number), chosen, net)
             if number == len(pauses.in_order):
                 break

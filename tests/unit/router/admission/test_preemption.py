@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.messages.ids import IngressId, Path, RequestId, SloClass
-from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.placement import Placement, PlacementRequest, Prediction, Rejection, Slo
 from cluster.messages.scheduler_events import FirstToken, Pause
 from router.admission.preemption import (
     BURST_S,
@@ -19,6 +19,7 @@ from router.admission.preemption import (
     TIME_SHARE,
 )
 from router.state import RouterState
+from tests.expected import present
 from tests.unit.clusters import SLO, a_report, ask, ended, put
 
 INTERACTIVE, STANDARD, BATCH = SloClass
@@ -76,6 +77,14 @@ def asks(
     return answer, [pause for _, pause in state.take_pauses()]
 
 
+def predicted(placement: Placement) -> Prediction:
+    return present(placement.predicted)
+
+
+def slo(placement: Placement) -> Slo:
+    return present(placement.slo)
+
+
 def comes_back(state: RouterState, pause: Pause, now: float, **fields: Any) -> Placement | Rejection | None:
     """The ingress has paused the request, and asks for it anew."""
     asked = ask(
@@ -91,10 +100,20 @@ def comes_back(state: RouterState, pause: Pause, now: float, **fields: Any) -> P
     return answer
 
 
-def test_batch_request_pauses_for_an_interactive_one_that_would_wait() -> None:
-    waits, _ = asks(a_full_worker(preempts=False))
-    assert waits is None
+def test_batch_request_pauses_for_an_interactive_one_that_would_be_late() -> None:
+    late, _ = asks(a_full_worker(preempts=False))
+    assert isinstance(late, Placement)
+    assert predicted(late).ttft_s > slo(late).ttft_s
     answer, pauses = asks(a_full_worker())
+    assert isinstance(answer, Placement)
+    assert predicted(answer).ttft_s < slo(answer).ttft_s / 2
+    assert len(pauses) == 1
+
+
+def test_batch_request_pauses_for_an_interactive_one_that_would_wait() -> None:
+    waits, _ = asks(a_full_worker(preempts=False), age_s=1.0)
+    assert waits is None
+    answer, pauses = asks(a_full_worker(), age_s=1.0)
     assert isinstance(answer, Placement)
     assert len(pauses) == 1
     assert "1 requests of lower classes paused" in answer.why
@@ -189,7 +208,7 @@ def test_paused_request_is_placed_in_the_end_however_full_the_workers_are() -> N
         assert state.decide(now) == []
         report(state, WORKERS, now)
         now += 0.5
-    ((request_id, answer),) = state.decide(now)
+    ((request_id, answer),) = state.decide(now + 0.1)
     assert request_id == pause.request_id
     assert isinstance(answer, Placement)
 
