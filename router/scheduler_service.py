@@ -16,7 +16,7 @@ from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta
 from cluster.messages.scheduler_events import Events, OpenRequests, Pause, WorkerLeft
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import (
     EVENTS,
@@ -30,6 +30,7 @@ from cluster.rpc.protocol import (
     QUEUE,
     REPLACED,
     REPORT,
+    ROSTER,
     VIEW,
 )
 from router.ingresses import SWEEP_S, Ingresses
@@ -52,6 +53,9 @@ class SchedulerService:
         """The service that the Scheduler's listener is started with."""
         self._ingresses = Ingresses()
         self._acknowledging: set[Connection] = set()
+        self._reports_on: dict[WorkerId, Connection] = {}
+        """The connection of each worker that has reported, and is connected."""
+        self._worker_on: dict[Connection, WorkerId] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         self.pending.on_pause = self._ask_to_pause
         service = self.service
@@ -59,9 +63,10 @@ class SchedulerService:
         service.on_post(OPEN_REQUESTS, self._open_requests)
         service.on_post(EVENTS, self._events)
         service.when_closed(self._closed)
-        service.on_call(REPORT, self._report)
+        service.on_call_of(REPORT, self._report)
         service.on_call(LEAVING, self._leaving)
         service.on_post(KV_EVENTS, self._kv_events)
+        service.on_call(ROSTER, self._roster)
         service.on_call(VIEW, self._view)
         service.on_call(QUEUE, self._queue)
         service.on_call(LOCATE, self._locate)
@@ -88,8 +93,9 @@ class SchedulerService:
             self.pending.keep_open(message.ingress, frozenset(message.requests))
 
     def _events(self, connection: Connection, message: Events) -> None:
+        ingress = self._ingresses.speaking(connection)
         for event in self._ingresses.take(connection, message):
-            self.pending.tell(event)
+            self.pending.tell(event, ingress)
         if connection not in self._acknowledging:
             self._acknowledging.add(connection)
             asyncio.get_running_loop().call_later(ACKNOWLEDGE_S, self._acknowledge, connection)
@@ -100,6 +106,9 @@ class SchedulerService:
             connection.post(HEARD, through)
 
     def _closed(self, connection: Connection) -> None:
+        if (worker := self._worker_on.pop(connection, None)) is not None and self._reports_on.get(worker) is connection:
+            del self._reports_on[worker]
+            self.pending.worker_disconnected(worker)
         if (ingress := self._ingresses.lost(connection)) is not None:
             self.pending.withdraw_of(ingress)
             self._sweep_later()
@@ -121,8 +130,14 @@ class SchedulerService:
     def _kv_events(self, _: Connection, events: KvEvents) -> None:
         self.pending.kv_events(events)  # the reply to the worker's next report asks for a snapshot
 
-    def _report(self, delta: ReportDelta) -> DeltaReply:
+    def _report(self, connection: Connection, delta: ReportDelta) -> DeltaReply:
+        if self._reports_on.get(delta.worker) is not connection:
+            self._reports_on[delta.worker] = connection
+            self._worker_on[connection] = delta.worker
         return self.pending.report_delta(delta)
+
+    def _roster(self, since: int) -> RosterChange:
+        return self.pending.state.roster(since, _now())
 
     def _view(self, _: None) -> ClusterView:
         return self.pending.state.view(_now())

@@ -14,7 +14,7 @@ from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import ReportReply, WorkerReport
 from cluster.messages.scheduler_events import WorkerLeft
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.rpc.connection import Connection, ConnectionLost, Method, Service
 from cluster.rpc.listener import connect
 from cluster.rpc.protocol import (
@@ -25,6 +25,7 @@ from cluster.rpc.protocol import (
     QUEUE,
     REPLACED,
     REPORT,
+    ROSTER,
     VIEW,
 )
 from cluster.scheduler_registry import SchedulerRecord
@@ -102,6 +103,10 @@ class SchedulerClient:
                 connection.post(KV_EVENTS, message)
         except ConnectionLost as error:
             raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler") from error
+
+    async def roster(self, since: int) -> RosterChange:
+        """What has changed in the roster since a version. 0 asks for all of it. Raises WorkerUnreachable."""
+        return await self._ask(ROSTER, since)
 
     async def view(self) -> ClusterView:
         return await self._ask(VIEW, None)

@@ -134,7 +134,7 @@ class AdmissionControl:
         shown: list[QueuedRequest] = []
         for number, waiting in enumerate(self._queue.first(NUM_SHOWN)):
             placement_input = self._input_of(waiting, self._placer.hits_of(waiting.request, now), now)
-            choice = self._placer.choose(placement_input, self._placer.candidates_for(placement_input))
+            choice = self._placer.choose(placement_input, self._placer.candidates_for(placement_input, waiting.ingress))
             shown.append(
                 QueuedRequest(
                     request_id=waiting.request.request_id,
@@ -165,7 +165,7 @@ class AdmissionControl:
         if need is not None and (refused := self._refuse_like_others(waiting, need, now)) is not None:
             return refused
         placement_input = self._input_of(waiting, hits, now)
-        candidates = self._placer.candidates_for(placement_input)
+        candidates = self._placer.candidates_for(placement_input, waiting.ingress)
         choice = self._placer.choose(placement_input, candidates)
         if choice is None:
             answer = no_worker(waiting.request, by_pool)

@@ -1,6 +1,7 @@
 """The Scheduler's side of its connections, on a real one."""
 
 import asyncio
+from collections.abc import Callable
 
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.worker_client import WorkerConnections
@@ -36,12 +37,12 @@ async def test_ingress_is_asked_to_pause_its_request_and_another_one_hears_nothi
     ingress = SchedulerFailover(client, WorkerConnections(client), FallbackPlacement(SloConfig()))
     attempts: list[int] = []
     ingress.when_to_pause(RequestId("r"), attempts.append)
-    await ingress.view()
+    await wait_until(lambda: bool(service._ingresses._known))
     (known,) = service._ingresses._known
     for unreachable in (None, IngressId("gone")):
         service.pending.on_pause(unreachable, Pause(RequestId("r"), 7))
     service.pending.on_pause(known, Pause(RequestId("r"), 1))
-    await ingress.view()
+    await client.queue()  # its answer is read after the pause
     assert attempts == [1]
     ingress.close()
     await listener.close()
@@ -49,3 +50,9 @@ async def test_ingress_is_asked_to_pause_its_request_and_another_one_hears_nothi
 
 async def _found(listener: Listener) -> SchedulerRecord:
     return a_scheduler(listener.address)
+
+
+async def wait_until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10.0):
+        while not is_so():
+            await asyncio.sleep(0.01)  # noqa: ASYNC110
