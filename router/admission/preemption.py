@@ -57,7 +57,7 @@ NUM_WORKERS: Final = 2
 """Workers that are considered for one request. More costs the Scheduler time while workers are full; fewer misses
 workers that fewer requests would have to leave.
 """
-LOOK_AGAIN_S: Final = 0.05
+LOOK_AGAIN_S: Final = 0.1
 """Time for which no request of a class looks for others to pause after one has found none, in seconds. Longer finds
 them later; shorter costs the Scheduler time while workers are full.
 """
