@@ -54,7 +54,7 @@ def _scheduler(config: AppConfig) -> Application:
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         ray_actor_options={"num_cpus": 0.1, "runtime_env": {"env_vars": _process_environment(config)}},
     )
-    return deployment.bind(config.slo, config.internal_host)
+    return deployment.bind(config.slo, config.scheduler, config.internal_host)
 
 
 def _ingress(config: AppConfig) -> serve.Deployment:

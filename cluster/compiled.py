@@ -49,6 +49,8 @@ MODULES = (
     "router.load.prompt_demand",
     "router.load.prompt_queue",
     "router.admission.fairness",
+    "router.admission.preemption",
+    "router.load.what_if",
     "router.load.worker_state",
     "router.prediction.decaying",
     "router.prediction.learned_latency",

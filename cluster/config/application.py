@@ -15,6 +15,7 @@ from cluster.config.ingress import IngressConfig
 from cluster.config.network import LOOPBACK, NetworkConfig, is_loopback
 from cluster.config.pools import BLOCK_HASH_ALGORITHM, DEFAULT_BLOCK_SIZE, PoolConfig
 from cluster.config.safety import SafetyConfig
+from cluster.config.scheduler import SchedulerConfig
 from cluster.config.state import StateConfig
 from cluster.slo import SloConfig
 
@@ -41,6 +42,7 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     state: StateConfig = StateConfig()
     context: ContextConfig = ContextConfig()
     safety: SafetyConfig = SafetyConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
     slo: SloConfig = SloConfig()
     """The objectives of the served model, by SLO class (docs/slo.md)."""
 

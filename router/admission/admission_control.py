@@ -4,6 +4,7 @@
 event, and at `next_decision_at`, since queues drain without an event.
 """
 
+from collections.abc import Mapping
 from typing import Final, final
 
 from cluster.messages.ids import IngressId, RequestId, SloClass, WorkerId
@@ -12,6 +13,7 @@ from cluster.messages.views import QueuedRequest
 from cluster.slo import SloConfig
 from router.admission.arrivals import ArrivalRate
 from router.admission.fairness import TenantShares
+from router.admission.preemption import LONGEST_PAUSE_S, Preemption
 from router.admission.recent_failures import Failure, Need, RecentFailures
 from router.admission.retry_after import MOST_RETRY_S, RetrySlots, retry_after_s, wait_s
 from router.admission.verdict import Verdict, gain, harm, is_replaced, judge
@@ -52,16 +54,28 @@ Decision = tuple[RequestId, Placement | Rejection]
 @final
 class AdmissionControl:
     def __init__(
-        self, slo: SloConfig, placer: Placer, workers: LiveWorkers, quarantine: Quarantine, *, admits_all: bool
+        self,
+        slo: SloConfig,
+        placer: Placer,
+        workers: LiveWorkers,
+        quarantine: Quarantine,
+        *,
+        admits_all: bool,
+        preempts: bool = True,
+        tenant_weights: Mapping[str, float] | None = None,
     ) -> None:
-        """`admits_all`: no request waits, and no request is refused for being late."""
+        """`admits_all`: no request waits, and no request is refused for being late. `preempts`: running requests pause
+        for those of higher classes.
+        """
         self._slo = slo
         self._placer = placer
         self._workers = workers
         self._quarantine = quarantine
         self._admits_all = admits_all
         self._queue = WaitingQueue()
-        self._shares = TenantShares()
+        self._shares = TenantShares(tenant_weights)
+        self._preempts = preempts
+        self.preemption = Preemption(placer, workers)
         self._arrivals = {slo_class: ArrivalRate() for slo_class in SloClass}
         self._retry_slots = RetrySlots()
         self._contended_at = float("-inf")
@@ -156,8 +170,9 @@ class AdmissionControl:
         if choice is None:
             answer = no_worker(waiting.request, by_pool)
             return self._wait_for_room(waiting, now) if waiting.is_replaced and answer.is_overload else answer
-        if self._admits_all or self._admits(placement_input, choice, waiting):
-            charge = self._placer.commit(placement_input, choice, waiting.ingress)
+        admitted = choice if self._admits_all else self._admitted(placement_input, candidates, choice, waiting)
+        if admitted is not None:
+            charge = self._placer.commit(placement_input, admitted, waiting.ingress)
             self._shares.charge(charge.tenant, charge.engine_s, now)
             if not waiting.is_replaced:
                 self._retry_slots.admitted(now)
@@ -204,10 +219,12 @@ class AdmissionControl:
 
     def _wait_for_room(self, waiting: Waiting, now: float) -> Rejection | None:
         """The request was admitted before. Returns None if it waits, as long as its class may wait in an outage. It
-        needs no room in the queue: as many such requests wait as ran on the workers that failed.
+        needs no room in the queue: as many such requests wait as ran on the workers that failed. A paused request is
+        placed after LONGEST_PAUSE_S on any worker that takes it.
         """
-        waiting.wait_for_room(self._slo.of(waiting.request.slo_class).outage_wait_s)
-        return None if now < waiting.gives_up_at else no_room_again()
+        patience_s = self._slo.of(waiting.request.slo_class).outage_wait_s
+        waiting.wait_for_room(LONGEST_PAUSE_S if waiting.request.is_paused else patience_s)
+        return None if now < waiting.since + patience_s else no_room_again()
 
     def _outlast(self, waiting: Waiting, by_pool: WorkersByPool, now: float) -> Rejection | None:
         """No worker lives. Returns None if the request waits for a worker, for as long as its class may."""
@@ -223,12 +240,23 @@ class AdmissionControl:
                 arrivals.append((slo_class, per_s))
         return self._placer.input_of(waiting.request, hits, waiting.age_s + now - waiting.since, arrivals, now)
 
-    def _admits(self, placement_input: PlacementInput, choice: Choice, waiting: Waiting) -> bool:
-        now = placement_input.now
-        excess = self._shares.excess(placement_input.request.tenant, now)
+    def _admitted(
+        self, placement_input: PlacementInput, candidates: Candidates, choice: Choice, waiting: Waiting
+    ) -> Choice | None:
+        """What a request is admitted to: the choice, or a worker that others leave for it. None if it has to wait."""
+        request, now, prediction = placement_input.request, placement_input.now, choice.prediction
+        excess = self._shares.excess(request.tenant, now)
         is_contended = now - self._contended_at < CONTENDED_S
         verdict = judge(placement_input, choice, excess, is_contended, is_replaced=waiting.is_replaced)
-        return verdict is Verdict.ADMIT
+        if request.is_paused and now - waiting.asked_at >= LONGEST_PAUSE_S:
+            return choice
+        is_fair = excess <= 1.0 or not is_contended
+        if self._preempts and prediction is not None and is_fair and request.path is None and not waiting.is_replaced:
+            value = max(0.0, gain(prediction)) if verdict is Verdict.ADMIT else 0.0
+            better = self.preemption.choose(placement_input, candidates, value)
+            if better is not None:
+                return better
+        return choice if verdict is Verdict.ADMIT else None
 
     def _refuse(
         self,

@@ -7,7 +7,8 @@
 - The highest class is admitted even when it will be late, up to a point, and unless it makes others late.
 - A request that was admitted before, and whose worker failed, is judged by the harm that it does and not by its own
   lateness: its client has an open stream, or was promised one. So the requests of a worker that dies wait for room,
-  ahead of new requests of their class, and do not fill the other workers at once.
+  ahead of new requests of their class, and do not fill the other workers at once. A paused request is judged as a new
+  one, so that it does not take back what it has just left.
 
 The prediction is for the moment at which the request would decode, not for the load of now. Judged by the load of now,
 requests are admitted while decode workers are idle and refused when these requests reach decoding, so that prefill and
@@ -58,7 +59,7 @@ def judge(
     prediction = choice.prediction
     if prediction is None or placement_input.request.path is not None or _finds_idle(choice):
         return Verdict.ADMIT
-    if is_replaced:
+    if is_replaced and not placement_input.request.is_paused:
         return Verdict.ADMIT if harm(prediction) < REPLACED_HARM else Verdict.WAIT
     least = 0.0
     if is_contended and excess > 1.0:
@@ -84,8 +85,8 @@ def harm(prediction: Prediction) -> float:
 
 
 def is_replaced(request: PlacementRequest) -> bool:
-    """The request was admitted before, and its worker failed."""
-    return bool(request.num_output_tokens or request.excluded)
+    """The request was admitted before, and its worker failed or the request paused."""
+    return bool(request.num_output_tokens or request.excluded or request.is_paused)
 
 
 def _finds_idle(choice: Choice) -> bool:

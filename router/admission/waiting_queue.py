@@ -64,7 +64,7 @@ class Waiting:
         """When the ingress asked for the placement."""
         self.since = now
         """From when the TTFT counts for admission: `asked_at`, or the end of an outage."""
-        self.age_s = request.age_s
+        self.age_s = 0.0 if request.is_paused else request.age_s
         """Age of the request at `since`, in seconds."""
         self.is_outage = False
         """The request waits because no worker lives."""

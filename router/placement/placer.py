@@ -102,7 +102,7 @@ class Placer:
         key = (charge.tenant, charge.slo_class)
         self._lengths.add(key, round(event.num_output_tokens / charge.num_sequences))
         predicted = charge.placement.predicted
-        if predicted is not None:
+        if predicted is not None and charge.attempt == 1:  # the times are those of all attempts
             self._workers.models.bias.observe(predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)
 
     def _others(self, request: PlacementRequest, own_slo: Slo, arrivals: Arrivals, now: float) -> Others:

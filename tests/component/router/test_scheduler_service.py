@@ -1,16 +1,22 @@
 """The Scheduler's side of its connections, on a real one."""
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from cluster.clients.scheduler_client import SchedulerClient
+from cluster.clients.worker_client import WorkerConnections
+from cluster.messages.ids import IngressId, RequestId
 from cluster.messages.kv_format import KvFormat
-from cluster.messages.scheduler_events import WorkerLeft
+from cluster.messages.scheduler_events import Pause, WorkerLeft
 from cluster.rpc.listener import Listener
 from cluster.scheduler_registry import SchedulerRecord
+from cluster.slo import SloConfig
 from router.scheduler_service import SchedulerService
+from router.session.fallback_placement import FallbackPlacement
+from router.session.scheduler_failover import SchedulerFailover
 from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_prefill_report, a_scheduler
 
@@ -25,6 +31,24 @@ async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_
     assert [worker.worker for worker in (await peer.view()).workers] == ["d0"]
     await asyncio.gather(peer.report(report), peer.say_leaving(WorkerLeft(worker=report.worker, engine_silent_s=5.0)))
     assert (await peer.view()).workers == []
+    await listener.close()
+
+
+async def test_ingress_is_asked_to_pause_its_request_and_another_one_hears_nothing() -> None:
+    service = SchedulerService(RouterState())
+    listener = await Listener.start("127.0.0.1", service.service)
+    client = SchedulerClient(lambda: _found(listener))
+    ingress = SchedulerFailover(client, WorkerConnections(client), FallbackPlacement(SloConfig()))
+    attempts: list[int] = []
+    ingress.when_to_pause(RequestId("r"), attempts.append)
+    await wait_until(lambda: bool(service._ingresses._known))
+    (known,) = service._ingresses._known
+    for unreachable in (None, IngressId("gone")):
+        service.pending.on_pause(unreachable, Pause(RequestId("r"), 7))
+    service.pending.on_pause(known, Pause(RequestId("r"), 1))
+    await client.queue()  # its answer is read after the pause
+    assert attempts == [1]
+    ingress.close()
     await listener.close()
 
 
@@ -47,3 +71,9 @@ async def test_pools_that_cannot_hand_over_are_logged_once_and_shown(caplog: pyt
     ]
     assert (await peer.roster(0)).mismatch == why
     await listener.close()
+
+
+async def wait_until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10.0):
+        while not is_so():
+            await asyncio.sleep(0.01)
