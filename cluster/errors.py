@@ -181,6 +181,10 @@ class HandoffMismatch(WorkerFailed):
     """The decode engine read other KV blocks than the prefill engine computed."""
 
 
+class RequestPaused(WorkerFailed):
+    """The request leaves its worker for requests of a higher class, and goes on later."""
+
+
 class RequestQuarantined(ServingError):
     """Engines were lost with this request. Do not send it again."""
 
@@ -193,6 +197,12 @@ class ClientTooSlow(ServingError):
     http_status = 408
     error_type = "invalid_request_error"
     code = "client_too_slow"
+
+
+class UnknownMessage(ServingError):
+    """A process of the cluster does not know a message of another one, by its name or its content. Processes of
+    different versions send each other such messages.
+    """
 
 
 _BY_NAME: dict[str, type[ServingError]] = {
@@ -225,6 +235,7 @@ _BY_NAME: dict[str, type[ServingError]] = {
         HandoffMismatch,
         RequestQuarantined,
         ClientTooSlow,
+        UnknownMessage,
     )
 }
 

@@ -9,6 +9,7 @@
 `decide` after every event and at `next_decision_at`.
 """
 
+from collections.abc import Mapping
 from typing import assert_never, final
 
 from cluster.config.scheduler import MAX_INDEXED_BLOCKS
@@ -20,13 +21,14 @@ from cluster.messages.scheduler_events import (
     EngineLostWith,
     FirstToken,
     PairSuspected,
+    Pause,
     PrefillDone,
     RequestClosed,
     SchedulerEvent,
     WorkerLeft,
     WorkerLost,
 )
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.slo import SloConfig
 from router.admission.admission_control import AdmissionControl, Decision
 from router.load.charges import Charges
@@ -46,9 +48,13 @@ class RouterState:
         policy: Policy = goodput,
         *,
         admits_all: bool = False,
+        preempts: bool = True,
+        tenant_weights: Mapping[str, float] | None = None,
         max_indexed_blocks: int = MAX_INDEXED_BLOCKS,
     ) -> None:
-        """`admits_all`: no request waits, and no request is refused for being late."""
+        """`admits_all`: no request waits, and no request is refused for being late. `preempts`: running requests pause
+        for those of higher classes.
+        """
         slo = slo or SloConfig()
         self._workers = LiveWorkers(max_indexed_blocks)
         self.models = self._workers.models
@@ -60,18 +66,29 @@ class RouterState:
         self._charges = Charges(self._workers.by_id)
         self._quarantine = Quarantine()
         self._placer = Placer(slo, policy, self._workers, self._charges)
-        self._admission = AdmissionControl(slo, self._placer, self._workers, self._quarantine, admits_all=admits_all)
+        self._admission = AdmissionControl(
+            slo,
+            self._placer,
+            self._workers,
+            self._quarantine,
+            admits_all=admits_all,
+            preempts=preempts,
+            tenant_weights=tenant_weights,
+        )
 
-    def handle(self, event: WorkerReport | WorkerLeft | SchedulerEvent, now: float) -> None:
+    def handle(
+        self, event: WorkerReport | WorkerLeft | SchedulerEvent, now: float, ingress: IngressId | None = None
+    ) -> None:
+        """`ingress`: the one that tells of the event."""
         match event:
             case WorkerReport():
                 self._on_report(event, now)
             case WorkerLeft():
                 if event.engine_silent_s is not None:
                     self._quarantine.engine_lost(event.worker, event.engine_silent_s, now)
-                self._workers.forget(event.worker)
+                self._workers.forget(event.worker, now)
             case WorkerLost():
-                self._workers.lose(event.worker)
+                self._workers.suspect(ingress, event.worker, now)
             case PrefillDone():
                 self._charges.prefilled(event.request_id, now)
             case FirstToken():
@@ -84,6 +101,10 @@ class RouterState:
                 self._quarantine.lost(event.digest, event.worker, event.num_engines_lost, now - event.age_s)
             case _:
                 assert_never(event)
+
+    def disconnected(self, worker: WorkerId) -> None:
+        """The worker's connection to the Scheduler has ended."""
+        self._workers.lose(worker)
 
     def handle_kv_events(self, events: KvEvents, now: float) -> bool:
         """Returns True to ask for a snapshot of what the worker caches."""
@@ -101,6 +122,13 @@ class RouterState:
     def decide(self, now: float) -> list[Decision]:
         """Answers to requests that have waited, in the order of service."""
         return self._admission.decide(now)
+
+    def take_pauses(self) -> list[tuple[IngressId | None, Pause]]:
+        """The requests that are to pause, with the ingresses that must be asked. To be called after `place` and
+        `decide`; each pause is given once.
+        """
+        asked = self._admission.preemption.take_asked()
+        return [(charge.ingress, Pause(charge.request_id, charge.attempt)) for charge in asked]
 
     def next_decision_at(self) -> float | None:
         """When `decide` has something to do even if no event comes. None if no request waits."""
@@ -120,7 +148,8 @@ class RouterState:
     def reply_to(self, report: WorkerReport, now: float) -> ReportReply:
         known = self._workers.by_id.get(report.worker)
         return ReportReply(
-            prefill_workers=self._workers.prefill_workers(now),
+            link=self._workers.links.next_order(report.worker, now),
+            gone=self._workers.links.gone_for(report.worker, now),
             wants_kv_snapshot=self.index.check(report.worker, report.kv_events_through, now),
             wants_requests=known is not None and known.audit.asked_at is not None,
         )
@@ -137,6 +166,16 @@ class RouterState:
     @property
     def num_waiting(self) -> int:
         return self._admission.num_waiting
+
+    def take_mismatches(self) -> list[str]:
+        """Why workers of the two pools cannot hand over to each other, as far as it has come to light since the last
+        call.
+        """
+        return self._workers.kv_formats.take_new()
+
+    def roster(self, since: int, now: float) -> RosterChange:
+        """What has changed in the roster of live workers since a version. 0 stands for everything."""
+        return self._workers.roster(since, now)
 
     def view(self, now: float) -> ClusterView:
         return self._workers.view(now)

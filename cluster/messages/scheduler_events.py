@@ -39,7 +39,7 @@ class RequestClosed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class WorkerLost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """An ingress process cannot reach a worker."""
+    """An ingress process cannot reach a worker. Other processes perhaps can."""
 
     worker: WorkerId
 
@@ -72,6 +72,14 @@ class PairSuspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 SchedulerEvent = PrefillDone | FirstToken | RequestClosed | WorkerLost | PairSuspected | EngineLostWith
 """What a session tells the Scheduler."""
+
+
+class Pause(msgspec.Struct, frozen=True, array_like=True):
+    """The Scheduler asks the ingress of a request to pause it: to end its placement, and to ask for another one."""
+
+    request_id: RequestId
+    attempt: int
+    """Number of the placement that is meant (`PlacementRequest.attempt`). Any other placement goes on."""
 
 
 class OpenRequests(msgspec.Struct, frozen=True, array_like=True):

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cluster.messages.ids import Pool, RequestId, SloClass, WorkerId
+from cluster.messages.ids import Address, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 
 
@@ -19,8 +19,8 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """Address of the worker's node."""
     transport: WorkerTransport
     links: dict[WorkerId, LinkSpeed | None]
-    """Live prefill workers that a decode worker can pull from, with the speed of each link. None stands for a speed
-    that is not measured yet.
+    """Live prefill workers that a decode worker can pull from, with the speed of each link: its own, or that of a link
+    of its class (router/links/link_classes.py). None stands for a speed that is not measured yet.
     """
 
 
@@ -37,6 +37,46 @@ class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the request is expected to wait from now on."""
     gives_up_s: float
     """Seconds until the request is refused if it still waits."""
+
+
+class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A worker, for an ingress that places requests while the Scheduler is away."""
+
+    worker: WorkerId
+    pool: Pool
+    max_requests: int
+    """Most requests that the worker takes at a time."""
+    address: Address
+
+
+class RosterChange(msgspec.Struct, frozen=True, array_like=True):
+    """What has changed in the roster of live workers."""
+
+    since: int
+    """The version that this is the change of. 0 if `joined` are all workers."""
+    version: int
+    joined: list[RosterEntry]
+    left: list[WorkerId]
+    num_links: int
+    """Proved pairs of a prefill and a decode worker."""
+    mismatch: str | None = None
+    """Why no prefill worker can ever hand over to any decode worker: their KV blocks differ. None if some can."""
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether both pools can serve."""
+
+    num_prefill: int
+    num_decode: int
+    num_links: int
+    """Proved pairs of a prefill and a decode worker."""
+    mismatch: str | None = None
+    """As `RosterChange.mismatch`."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether some prefill worker can hand over to some decode worker."""
+        return self.num_links > 0
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +96,3 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     def num_links(self) -> int:
         """Proved pairs of a prefill and a decode worker."""
         return sum(len(w.links) for w in self.workers)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether both pools can serve: some prefill worker can hand over to some decode worker."""
-        return self.num_links > 0

@@ -1,25 +1,31 @@
 """LiveWorkers: the workers that report, their load, what they cache, and which pairs of them hand nothing over.
 
 A worker exists by its reports: the first report adds the worker, and REPORT_TIMEOUT_S without a report removes it, so
-that a restarted Scheduler knows all workers after one report interval. A worker that an ingress cannot reach gets no
-requests until it reports again. What is known of that worker is kept, since it may well live. A worker that has missed
-a few reports is stale (router/load/worker_state.py): it is used only if all workers of its
-pool are. cluster/worker/watchdog.py finds an engine that lives and does not answer.
+that a restarted Scheduler knows all workers after one report interval. A worker whose connection to the Scheduler has
+ended, or that several ingresses cannot reach (router/load/suspected_workers.py), gets no requests until it reports
+again. What is known of that worker is kept, since it may well live. A worker that has missed a few reports is stale
+(router/load/worker_state.py): it is used only if all workers of its pool are. cluster/worker/watchdog.py finds an
+engine that lives and does not answer.
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Final, final
 
+import msgspec
+
 from cluster.config.scheduler import MAX_INDEXED_BLOCKS
-from cluster.messages.ids import Pool, WorkerId
+from cluster.messages.ids import IngressId, Pool, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.reports import WorkerReport
-from cluster.messages.views import ClusterView, WorkerView
+from cluster.messages.views import ClusterView, RosterChange, RosterEntry, WorkerView
+from router.links.link_plan import LinkPlan
 from router.load.charge import Charge
+from router.load.kv_formats import KvFormats
 from router.load.prefill_share import PrefillShare, lately
+from router.load.roster import Roster
 from router.load.suspected_pairs import SuspectedPairs
+from router.load.suspected_workers import SuspectedWorkers
 from router.load.worker_state import WorkerState
 from router.prediction.learned_latency import LatencyModels
 from router.prediction.worker_model import WorkerModel
@@ -32,6 +38,11 @@ placing requests on workers that are dead.
 SORTED_AGE_S: Final = 0.05
 """Age up to which the workers that were sorted by pool are used again, in seconds. Lower sorts more often; higher uses
 a worker for longer after its reports have stopped.
+"""
+
+LINKS_AGE_S: Final = 0.25
+"""Age up to which the number of links is told again, in seconds. Lower counts more often while ingresses ask; higher
+shows a link later.
 """
 
 
@@ -75,11 +86,17 @@ class LiveWorkers:
         self.models = LatencyModels()
         self.index = PrefixIndex(max_indexed_blocks)
         self.by_id: dict[WorkerId, WorkerState] = {}
-        """All workers that are known, also those that an ingress could not reach."""
+        """All workers that are known, also those that can probably not be reached."""
         self.num_placed = 0
         """Placements so far."""
         self.pairs = SuspectedPairs()
         """Pairs of workers that hand nothing over, because a handoff between them was wrong."""
+        self.kv_formats = KvFormats()
+        """What the KV blocks of the workers look like."""
+        self.suspects = SuspectedWorkers()
+        self._roster = Roster()
+        self._num_links = 0
+        self._links_counted_at = float("-inf")
         self._prompt_share = PrefillShare()
         """Share of all workers' time that prompts take."""
         self._sorted = _not_sorted()
@@ -87,15 +104,19 @@ class LiveWorkers:
         """The same workers, the one that has been silent for longest first."""
         self._num_of_kind: dict[str, int] | None = None
         """Workers of each kind. None if the workers have changed."""
-        self._prefills: frozenset[WorkerId] | None = None
-        """The live prefill workers. None if they have changed."""
+        self.links = LinkPlan(self._is_idle, self.models.transfers)
+        """The links between the workers, and which are proved next."""
 
     def add(self, report: WorkerReport, now: float) -> WorkerState | None:
         """Add the worker of a report. Returns None if the worker is known already."""
         if report.worker in self.by_id:
             return None
         added = WorkerState(report, WorkerModel(self.models.model(report.shape.kind)), self.models.bias, now)
+        added.node_class = self.links.add(report, now)
         self.by_id[report.worker] = self._by_age[report.worker] = added
+        if report.shape.kv_format is not None:
+            self.kv_formats.add(report.worker, report.pool, report.shape.kv_format)
+        self._roster.put(RosterEntry(report.worker, report.pool, report.max_requests, report.address))
         self._changed()
         return added
 
@@ -108,27 +129,42 @@ class LiveWorkers:
             self._sorted.room_until = 0
         for step in report.steps:
             state.model.observe(step)
+        self.links.reported(report, now)
         for transfer in report.transfers:
-            link = self.models.transfer(transfer.prefill, report.worker, report.links.get(transfer.prefill))
-            link.observe(transfer.num_tokens * report.shape.kv_bytes_per_token, transfer.seconds)
+            self.models.transfers.observe(
+                transfer.prefill,
+                report.worker,
+                report.links.get(transfer.prefill),
+                self.links.class_of(transfer.prefill, report.worker),
+                transfer.num_tokens * report.shape.kv_bytes_per_token,
+                transfer.seconds,
+            )
         self._by_age.move_to_end(report.worker)
-        while now - (oldest := next(iter(self._by_age.values()))).reported_at > REPORT_TIMEOUT_S:
-            self.forget(oldest.worker)
+        self._forget_the_silent(now)
         return state
 
+    def suspect(self, ingress: IngressId | None, worker: WorkerId, now: float) -> None:
+        """An ingress could not reach the worker."""
+        if worker in self.by_id and self.suspects.suspect(ingress, worker, now):
+            self.lose(worker)
+
     def lose(self, worker: WorkerId) -> None:
-        """One ingress could not reach the worker."""
+        """The worker can probably not be reached."""
         if (known := self.by_id.get(worker)) is not None:
             known.lose()
             self._changed()
 
-    def forget(self, worker: WorkerId) -> None:
+    def forget(self, worker: WorkerId, now: float) -> None:
         """The worker is gone."""
         self.by_id.pop(worker, None)
         self._by_age.pop(worker, None)
         self._changed()
+        self.kv_formats.remove(worker)
+        self.suspects.forget(worker)
+        self._roster.remove(worker)
         self.index.forget(worker)
         self.models.forget(worker)
+        self.links.forget(worker, now)
 
     def handle_kv_events(self, events: KvEvents, now: float) -> bool:
         """Returns True to ask for a snapshot of what the worker caches."""
@@ -158,19 +194,22 @@ class LiveWorkers:
         self._prompt_share.note(charge.prefill_s / max(1, len(self.by_id)), now)
         self.num_placed += 1
 
-    def prefill_workers(self, now: float) -> frozenset[WorkerId]:
-        """The live prefill workers; the same object as long as they are the same."""
-        if any(now - oldest.reported_at > REPORT_TIMEOUT_S for oldest in islice(self._by_age.values(), 1)):
-            return self._live_prefills(now)  # until the next report, which forgets who is silent
-        if self._prefills is None:
-            self._prefills = self._live_prefills(now)
-        return self._prefills
-
     def num_of_kind(self, kind: str) -> int:
         """Workers of one kind (EngineShape.kind)."""
         if self._num_of_kind is None:
             self._num_of_kind = dict(Counter(state.report.shape.kind for state in self.by_id.values()))
         return self._num_of_kind.get(kind, 0)
+
+    def roster(self, since: int, now: float) -> RosterChange:
+        """What has changed in the roster since a version. 0 stands for everything."""
+        self._forget_the_silent(now)
+        if now - self._links_counted_at > LINKS_AGE_S:
+            live = {state.worker for state in self._live(now)}
+            self._links_counted_at = now
+            self._num_links = sum([len(state.links.keys() & live) for state in self._live(now)])
+        change = self._roster.since(since, self._num_links)
+        mismatch = self.kv_formats.mismatch
+        return change if mismatch is None else msgspec.structs.replace(change, mismatch=mismatch)
 
     def view(self, now: float) -> ClusterView:
         """A snapshot of the live workers and of the links among them."""
@@ -184,10 +223,12 @@ class LiveWorkers:
                     max_requests=state.report.max_requests,
                     host=state.report.address.host,
                     transport=state.report.transport,
-                    links={prefill: speed for prefill, speed in state.report.links.items() if prefill in live},
+                    links={
+                        prefill: self.links.speed(prefill, state.worker) for prefill in state.links if prefill in live
+                    },
                 )
                 for state in live.values()
-            ]
+            ],
         )
 
     def validate(self) -> None:
@@ -196,6 +237,9 @@ class LiveWorkers:
             assert worker == state.worker
             state.validate()
         self.index.validate()
+        self.links.validate()
+        self.suspects.validate()
+        self._roster.validate(frozenset(self.by_id))
         assert self._by_age.keys() == self.by_id.keys()
         ages = [state.reported_at for state in self._by_age.values()]
         assert ages == sorted(ages)
@@ -206,13 +250,18 @@ class LiveWorkers:
             if self.num_placed < lists.room_until:
                 assert len(worker_state.charges) < worker_state.room
 
+    def _forget_the_silent(self, now: float) -> None:
+        while self._by_age and now - (oldest := next(iter(self._by_age.values()))).reported_at > REPORT_TIMEOUT_S:
+            self.forget(oldest.worker, now)
+
     def _changed(self) -> None:
         """Another set of workers lives."""
         self._sorted = _not_sorted()
-        self._prefills = self._num_of_kind = None
+        self._num_of_kind = None
+        self._links_counted_at = float("-inf")
 
-    def _live_prefills(self, now: float) -> frozenset[WorkerId]:
-        return frozenset(w.worker for w in self._live(now) if w.pool is Pool.PREFILL)
+    def _is_idle(self, worker: WorkerId) -> bool:
+        return not self.by_id[worker].charges
 
     def _live(self, now: float) -> Iterable[WorkerState]:
         return (w for w in self.by_id.values() if now - w.reported_at <= REPORT_TIMEOUT_S and not w.is_lost)

@@ -23,7 +23,7 @@ from cluster.errors import ServingError, StateUnavailable
 from cluster.messages.ids import Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement
 from cluster.messages.transport import LinkSpeed, WorkerTransport
-from cluster.messages.views import ClusterView, QueuedRequest, WorkerView
+from cluster.messages.views import ClusterView, QueuedRequest, Readiness, WorkerView
 from cluster.metrics import Family, MetricSample, Scrape, render
 from router.session.receipt import Terms
 from tests.conformance.watch import watched
@@ -86,17 +86,24 @@ class FakeFrontend:
 class FakeCluster:
     """One prefill and one decode worker, connected unless a test says otherwise."""
 
-    def __init__(self, *, connected: bool = True, error: ServingError | None = None) -> None:
+    def __init__(
+        self, *, connected: bool = True, mismatch: str | None = None, error: ServingError | None = None
+    ) -> None:
         self._error = error
         self._view = ClusterView(
-            workers=[a_worker("p0", Pool.PREFILL), a_worker("d0", Pool.DECODE, *(["p0"] if connected else []))]
+            workers=[a_worker("p0", Pool.PREFILL), a_worker("d0", Pool.DECODE, *(["p0"] if connected else []))],
         )
+        self._mismatch = mismatch
         self.scrapes = [a_scrape("ingress", 1.0), a_scrape("prefill", 2.0)]
 
     async def view(self) -> ClusterView:
         if self._error is not None:
             raise self._error
         return self._view
+
+    async def readiness(self) -> Readiness:
+        view = await self.view()
+        return Readiness(view.num_prefill, view.num_decode, view.num_links, self._mismatch)
 
     async def queue(self) -> list[QueuedRequest]:
         return [

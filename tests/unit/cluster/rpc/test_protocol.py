@@ -14,6 +14,7 @@ from cluster.messages.placement import Placement, Prediction, Rejection, Slo
 from cluster.messages.reports import (
     DeltaReply,
     EngineShape,
+    LinkOrder,
     ReportDelta,
     StandingReport,
     StepSample,
@@ -33,7 +34,7 @@ from cluster.messages.scheduler_events import (
     WorkerLost,
 )
 from cluster.messages.transport import EngineVariable, Transport, WorkerTransport
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.views import ClusterView, QueuedRequest, RosterChange, RosterEntry
 from cluster.rpc import protocol
 from cluster.rpc.connection import Method
 from cluster.rpc.protocol import LeaseClaim, Redeem, Start, StreamFailed
@@ -95,12 +96,14 @@ ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
     protocol.HEARD: [7],
     protocol.LEAVING: [WorkerLeft(worker=D0, engine_silent_s=2.5)],
     protocol.REPORT: [
-        ReportDelta(D0, 1, STANDING, b"", LOAD, STEPS, TRANSFERS, 7, [R]),
-        ReportDelta(D0, 1, None, b"\xff", LOAD, [], [], None, None),
+        ReportDelta(D0, 1, STANDING, LOAD, STEPS, TRANSFERS, 7, [R], P0),
+        ReportDelta(D0, 1, None, LOAD, [], [], None, None),
     ],
     protocol.KV_EVENTS: [
         KvEvents(D0, 3, True, False, [KvChange(KvTier.HOST, True, [b"\xff" * 8]), KvChange(KvTier.GPU, False, None)])
     ],
+    protocol.REPLACED: [7],
+    protocol.ROSTER: [0],
     protocol.VIEW: [None],
     protocol.QUEUE: [None],
     protocol.LOCATE: [D0],
@@ -120,8 +123,11 @@ RESULTS: dict[Method[Any, Any], list[Any]] = {
     protocol.PLACE: [PLACEMENT, Rejection(retry_after_s=1.5, why="no decode worker can be reached", is_overload=True)],
     protocol.REPORT: [
         DeltaReply(wants_standing=True),
-        DeltaReply(False, b"\xff", ids("p0"), True, True, 2.5),
-        DeltaReply(False, b"\xff", None),
+        DeltaReply(False, True, True, 2.5, LinkOrder(P0, True), (P0,)),
+        DeltaReply(False),
+    ],
+    protocol.ROSTER: [
+        RosterChange(3, 5, [RosterEntry(D0, Pool.DECODE, 8, an_address("d0"))], [D0], 7),
     ],
     protocol.VIEW: [ClusterView(workers=[a_prefill_view("p0", 1), DECODE_VIEW])],
     protocol.QUEUE: [
