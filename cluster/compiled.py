@@ -32,6 +32,7 @@ MODULES = (
     "router.prefixes.block_table",
     "router.load.charge",
     "router.load.charges",
+    "router.load.handoff_trust",
     "router.load.live_workers",
     "router.load.report_exchange",
     "router.load.request_audit",
@@ -88,6 +89,8 @@ INTERPRETED = (
     "cluster.messages.transport",
     "cluster.messages.views",
     "cluster.slo",
+    "kvtransfer.tolerance",
+    "kvtransfer.verify",
     "router.prediction.hardware",
     "router.prediction.roofline",
 )

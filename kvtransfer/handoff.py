@@ -79,6 +79,15 @@ class KVHandoff(msgspec.Struct, frozen=True, kw_only=True):
         return prompt_digest(prompt_token_ids[: self.num_tokens])
 
 
+class PulledBlocks(msgspec.Struct, frozen=True, array_like=True):
+    """KV blocks that a decode worker has pulled, and all that it has computed on top of them."""
+
+    lender: WorkerId
+    """The prefill worker that they were pulled from."""
+    lease: LeaseId | None = None
+    """The lease that they were pulled under. None means all blocks of the lender."""
+
+
 class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a prefill."""
 

@@ -54,6 +54,10 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the engine, as a prefill engine, leaves the last prompt tokens to the decode engine. Then it gives no
     first token.
     """
+    rounds_coarsely: bool = False
+    """Whether equal engines differ by more than the rounding of 16 bits: the KV has fewer bits, or a router of experts
+    chooses other experts when its input is rounded differently.
+    """
 
 
 class StepSample(msgspec.Struct, frozen=True, array_like=True):

@@ -17,8 +17,8 @@ from cluster.messages.kv_events import KvEvents
 from cluster.messages.reports import WorkerReport
 from cluster.messages.views import ClusterView, WorkerView
 from router.load.charge import Charge
+from router.load.handoff_trust import HandoffTrust
 from router.load.prefill_share import PrefillShare, lately
-from router.load.suspected_pairs import SuspectedPairs
 from router.load.worker_state import WorkerState
 from router.prediction.learned_latency import LatencyModels
 from router.prediction.worker_model import WorkerModel
@@ -77,8 +77,8 @@ class LiveWorkers:
         """All workers that are known, also those that an ingress could not reach."""
         self.num_placed = 0
         """Placements so far."""
-        self.pairs = SuspectedPairs()
-        """Pairs of workers that hand nothing over, because a handoff between them was wrong."""
+        self.trust = HandoffTrust()
+        """What verified handoffs have shown of the workers."""
         self._prompt_share = PrefillShare()
         """Share of all workers' time that prompts take."""
         self._sorted = _not_sorted()
@@ -128,6 +128,7 @@ class LiveWorkers:
         self._changed()
         self.index.forget(worker)
         self.models.forget(worker)
+        self.trust.pairs.forget(worker)
 
     def handle_kv_events(self, events: KvEvents, now: float) -> bool:
         """Returns True to ask for a snapshot of what the worker caches."""
@@ -195,6 +196,7 @@ class LiveWorkers:
             assert worker == state.worker
             state.validate()
         self.index.validate()
+        self.trust.pairs.validate()
         assert self._by_age.keys() == self.by_id.keys()
         ages = [state.reported_at for state in self._by_age.values()]
         assert ages == sorted(ages)

@@ -54,7 +54,8 @@ class Placer:
 
     def candidates_for(self, placement_input: PlacementInput) -> Candidates:
         workers, now = self._workers, placement_input.now
-        return candidates_of(placement_input, workers.by_pool(now), workers.pairs.held(now), workers.num_placed)
+        barred = workers.trust.pairs.barred(placement_input.request.can_verify, now)
+        return candidates_of(placement_input, workers.by_pool(now), barred, workers.num_placed)
 
     def choose(self, placement_input: PlacementInput, candidates: Candidates) -> Choice | None:
         """Returns None if no worker can take the request."""
@@ -62,7 +63,7 @@ class Placer:
 
     def commit(self, placement_input: PlacementInput, choice: Choice, ingress: IngressId | None) -> Charge:
         """Charge the request to the chosen workers."""
-        charge = commit(placement_input, choice, self._workers.models, ingress)
+        charge = commit(placement_input, choice, self._workers, ingress)
         self._charges.add(charge, placement_input.now)
         self.answered(placement_input)
         self._workers.placed(charge, placement_input.request.block_hashes, placement_input.now)
