@@ -5,6 +5,8 @@ no request loses its charge.
 from collections import deque
 from copy import deepcopy
 
+from typing import Any
+
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -63,8 +65,9 @@ def test_another_scheduler_process_gets_none_of_the_kept_events() -> None:
 
 
 def a_check(num_strikes: int, verdict: HandoffVerdict = HandoffVerdict.COPY_WRONG) -> HandoffChecked:
-    pair = {"prefill": WorkerId("p0"), "decode": WorkerId("d0")}
-    return HandoffChecked(**pair, verdict=verdict, distance=9.0, num_strikes=num_strikes)
+    return HandoffChecked(
+        prefill=WorkerId("p0"), decode=WorkerId("d0"), verdict=verdict, distance=9.0, num_strikes=num_strikes
+    )
 
 
 def test_new_suspicion_counts_again_when_an_old_one_is_forgotten() -> None:
@@ -85,7 +88,7 @@ def test_another_scheduler_process_hears_again_of_lost_engines_and_wrong_handoff
         outbox.put(event, 0.0)
     outbox.heard(6)
     assert outbox.connected("scheduler", 1.0)[1] == [], "it has them"
-    aged = [msgspec.structs.replace(event, age_s=LASTING_S - 1.0) for event in (lost_again, a_check(2))]
+    aged: list[Any] = [msgspec.structs.replace(event, age_s=LASTING_S - 1.0) for event in (lost_again, a_check(2))]
     assert outbox.connected("successor", LASTING_S - 1.0)[1] == [Events(7, aged[:1]), Events(8, aged[1:])]
     assert outbox.connected("third", LASTING_S)[1] == []
 

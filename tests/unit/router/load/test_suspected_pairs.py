@@ -26,7 +26,8 @@ def test_first_strike_has_every_handoff_verified_and_bars_what_cannot_be() -> No
     assert (pairs.num_strikes(PAIR), pairs.barred(False, 0.0)) == (0, frozenset())
     pairs.checked(strike(1), 0.0)
     assert pairs.num_strikes(PAIR) == 1
-    assert (pairs.barred(True, 0.0), pairs.barred(False, 0.0)) == (frozenset(), {PAIR})
+    assert pairs.barred(True, 0.0) == frozenset()
+    assert pairs.barred(False, 0.0) == {PAIR}
 
 
 def test_second_strike_convicts_for_a_while_and_leaves_a_suspect() -> None:
@@ -60,7 +61,8 @@ def test_good_handoffs_in_a_row_clear_a_suspect() -> None:
 def test_conviction_that_is_told_late_ends_when_it_would_have_ended() -> None:
     pairs = SuspectedPairs()
     pairs.checked(strike(2, age_s=PAIR_QUARANTINE_S - 1.0), 1000.0)
-    assert (pairs.barred(True, 1000.5), pairs.barred(True, 1001.0)) == ({PAIR}, frozenset())
+    assert pairs.barred(True, 1000.5) == {PAIR}
+    assert pairs.barred(True, 1001.0) == frozenset()
 
 
 def test_worker_that_is_gone_leaves_nothing_behind() -> None:

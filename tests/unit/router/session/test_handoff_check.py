@@ -83,7 +83,7 @@ async def test_first_token_does_not_wait_for_the_check() -> None:
     ids=["the copy", "the prefill engine", "nobody"],
 )
 async def test_third_opinion_answers_and_tells_who_was_wrong(
-    request_: GenerateRequest, seen: dict[str, float], verdict: HandoffVerdict
+    request_: GenerateRequest, seen: dict[str, Any], verdict: HandoffVerdict
 ) -> None:
     cluster = a_cluster(**seen)
     deltas = await read(cluster.session(request_, verifies=True))
@@ -120,7 +120,7 @@ async def test_first_strike_against_a_prefill_worker_drops_nothing() -> None:
     ids=["the copy", "the prefill engine"],
 )
 async def test_second_strike_drops_what_came_from_that_lender_and_ends_handoffs_of_the_pair(
-    seen: dict[str, float], verdict: HandoffVerdict, also: list[Any]
+    seen: dict[str, Any], verdict: HandoffVerdict, also: list[Any]
 ) -> None:
     cluster = a_cluster(**seen)
     await read(cluster.session(PLAIN, verifies=True))
