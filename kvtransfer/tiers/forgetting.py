@@ -23,7 +23,7 @@ class Tiers:
         self._busy: set[OffloadKey] = set()
         """Blocks in DRAM that are forgotten and not dropped yet."""
         self._lookup_in_dram = self._dram.lookup
-        self._dram.lookup = self._lookup  # type: ignore[method-assign]  # vLLM's manager has no hook
+        self._dram.lookup = self._lookup  # vLLM's manager has no hook
 
     def has(self, key: OffloadKey) -> bool:
         """Whether the block is in DRAM, or was written to a disk by this engine."""

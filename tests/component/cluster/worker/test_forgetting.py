@@ -9,7 +9,7 @@ from cluster.errors import ServingError
 from cluster.messages.ids import WorkerId
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.listener import Listener, connect
-from cluster.rpc.protocol import FORGET
+from cluster.rpc.protocol import ANSWER, FORGET
 from cluster.worker.forgetting import Forgetting
 from kvtransfer.handoff import PulledBlocks
 from kvtransfer.lease_terms import LeaseId
@@ -29,7 +29,7 @@ class Worker:
         self.knows_origins = self.can_empty = True
         self.gate = asyncio.Event()
         self.gate.set()
-        self.began, self.ended = asyncio.Event(), asyncio.Event()
+        self.began = asyncio.Event()
         self.forgetting = Forgetting(
             self, self.service, on_convicted=self.convicted.append, on_failed=self.failures.append
         )
@@ -49,10 +49,17 @@ class Worker:
         await self.gate.wait()
         self.did.append(blocks)
 
-    async def is_done(self) -> None:
-        """All wishes that were sent so far have been worked on."""
-        while self.forgetting._working is None or not self.forgetting._working.done():
-            await asyncio.sleep(0)
+
+async def done(worker: Worker, ingress: Connection) -> None:
+    """Return when all wishes that were sent so far have been worked on."""
+    async with asyncio.timeout(5):
+        await ingress.call(ANSWER, None)  # in order
+        assert worker.forgetting._working is not None
+        await worker.forgetting._working
+
+
+async def nothing(_: None) -> None:
+    """The answer to ANSWER."""
 
 
 @pytest.fixture
@@ -62,6 +69,7 @@ async def worker() -> Worker:
 
 @pytest.fixture
 async def ingress(worker: Worker) -> AsyncIterator[Connection]:
+    worker.service.on_call(ANSWER, nothing)
     listener = await Listener.start("127.0.0.1", worker.service)
     connection = await connect(listener.address, Service())
     yield connection
@@ -71,7 +79,7 @@ async def ingress(worker: Worker) -> AsyncIterator[Connection]:
 
 async def test_one_wrong_copy_is_dropped_and_nobody_is_suspected(worker: Worker, ingress: Connection) -> None:
     ingress.post(FORGET, ONE)
-    await asyncio.wait_for(worker.is_done(), 5)
+    await done(worker, ingress)
     assert (worker.did, worker.convicted, worker.failures) == ([ONE], [], [])
 
 
@@ -79,7 +87,7 @@ async def test_everything_of_a_convicted_lender_is_dropped_and_its_link_is_suspe
     worker: Worker, ingress: Connection
 ) -> None:
     ingress.post(FORGET, ALL_OF_P0)
-    await asyncio.wait_for(worker.is_done(), 5)
+    await done(worker, ingress)
     assert (worker.did, worker.convicted) == ([ALL_OF_P0], ["p0"])
 
 
@@ -88,14 +96,14 @@ async def test_whole_cache_is_emptied_if_nobody_knows_what_came_from_the_lender(
 ) -> None:
     worker.knows_origins = False
     ingress.post(FORGET, ALL_OF_P0)
-    await asyncio.wait_for(worker.is_done(), 5)
+    await done(worker, ingress)
     assert (worker.did, worker.failures) == ([ALL_OF_P0, None], [])
 
 
 async def test_worker_that_cannot_drop_wrong_blocks_is_replaced(worker: Worker, ingress: Connection) -> None:
     worker.knows_origins = worker.can_empty = False
     ingress.post(FORGET, ONE)
-    await asyncio.wait_for(worker.is_done(), 5)
+    await done(worker, ingress)
     assert worker.failures == ["the engine died"]
 
 
@@ -108,10 +116,9 @@ async def test_many_wishes_at_once_cost_no_more_than_a_few(worker: Worker, ingre
     for _ in range(100):
         ingress.post(FORGET, None)
         ingress.post(FORGET, ALL_OF_P0)
-    while None not in worker.forgetting._wishes:
-        await asyncio.sleep(0)
+    await ingress.call(ANSWER, None)
     worker.gate.set()
-    await asyncio.wait_for(worker.is_done(), 5)
+    await done(worker, ingress)
     assert worker.did[0] == ONE
     assert set(worker.did[1:]) <= {None, ALL_OF_P0}
     assert len(worker.did) <= 5

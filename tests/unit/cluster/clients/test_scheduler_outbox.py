@@ -4,7 +4,6 @@ no request loses its charge.
 
 from collections import deque
 from copy import deepcopy
-
 from typing import Any
 
 import msgspec
