@@ -7,6 +7,7 @@ loop's.
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from cluster import metrics
 from cluster.errors import ServingError
@@ -26,6 +27,7 @@ from cluster.rpc.protocol import (
     OPEN_REQUESTS,
     PLACE,
     QUEUE,
+    REPLACED,
     REPORT,
     VIEW,
 )
@@ -42,7 +44,8 @@ and perhaps repeat, more events.
 
 
 class SchedulerService:
-    def __init__(self, state: RouterState) -> None:
+    def __init__(self, state: RouterState, on_replaced: Callable[[int], None] = lambda epoch: None) -> None:
+        """`on_replaced` is called with the epoch of another Scheduler that a worker or an ingress has found."""
         self.pending = PendingPlacements(state)
         self.service = Service()
         """The service that the Scheduler's listener is started with."""
@@ -55,11 +58,12 @@ class SchedulerService:
         service.on_post(EVENTS, self._events)
         service.when_closed(self._closed)
         service.on_call(REPORT, self._report)
-        service.on_call(LEAVING, self._leaving)  # a post would overtake a report that is read with it
+        service.on_call(LEAVING, self._leaving)
         service.on_post(KV_EVENTS, self._kv_events)
         service.on_call(VIEW, self._view)
         service.on_call(QUEUE, self._queue)
         service.on_call(LOCATE, self._locate)
+        service.on_post(REPLACED, lambda _, epoch: on_replaced(epoch))
 
     async def _place(self, connection: Connection, request: PlacementRequest) -> Placement | Rejection:
         ingress = self._ingresses.speaking(connection)
@@ -103,22 +107,22 @@ class SchedulerService:
             self.pending.ingress_gone(ingress)
         self._sweep_later()
 
-    async def _leaving(self, event: WorkerLeft) -> None:
+    def _leaving(self, event: WorkerLeft) -> None:
         self.pending.tell(event)
 
     def _kv_events(self, _: Connection, events: KvEvents) -> None:
         self.pending.kv_events(events)  # the reply to the worker's next report asks for a snapshot
 
-    async def _report(self, delta: ReportDelta) -> DeltaReply:
+    def _report(self, delta: ReportDelta) -> DeltaReply:
         return self.pending.report_delta(delta)
 
-    async def _view(self, _: None) -> ClusterView:
+    def _view(self, _: None) -> ClusterView:
         return self.pending.state.view(_now())
 
-    async def _queue(self, _: None) -> list[QueuedRequest]:
+    def _queue(self, _: None) -> list[QueuedRequest]:
         return self.pending.state.queued(_now())
 
-    async def _locate(self, worker: WorkerId) -> Address | None:
+    def _locate(self, worker: WorkerId) -> Address | None:
         return self.pending.state.address_of(worker)
 
 

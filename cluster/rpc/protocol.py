@@ -38,6 +38,8 @@ QUEUE = Method[None, list[QueuedRequest]]("queue", None, list[QueuedRequest])
 """Asks for the requests that wait for a placement, and how long they are expected to wait."""
 LOCATE = Method[WorkerId, Address | None]("locate", WorkerId, Address | None)
 """Asks where a worker listens. The answer is None if the Scheduler does not know the worker."""
+REPLACED = Method[int, None]("replaced", int)
+"""To a Scheduler: a Scheduler of this epoch exists. One of a lower epoch serves no more."""
 
 PREFILL = Method[GenerateRequest, PrefillResult | None]("prefill", GenerateRequest, PrefillResult | None)
 """Asks a prefill worker to prefill. Cancellation of the call aborts the prefill."""

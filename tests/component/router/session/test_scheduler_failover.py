@@ -19,11 +19,13 @@ from cluster.messages.views import ClusterView, WorkerView
 from cluster.rpc.connection import ConnectionLost, Service
 from cluster.rpc.listener import Listener
 from cluster.rpc.protocol import EVENTS, LOCATE, OPEN_REQUESTS, PLACE, VIEW
+from cluster.scheduler_registry import SchedulerRecord
 from cluster.slo import SloConfig
 from router.session import scheduler_failover as scheduling_module
 from router.session.fallback_placement import FallbackPlacement
 from router.session.scheduler_failover import SchedulerFailover
 from tests.expected import of_kind
+from tests.unit.factories import a_scheduler
 
 PATIENCE_S, GRACE_S = 0.2, 0.3
 SLO = SloConfig(interactive=msgspec.structs.replace(SloConfig().interactive, outage_wait_s=0.5))
@@ -69,10 +71,10 @@ class FakeScheduler:
             listener, self._listener = self._listener, None
             await listener.close()
 
-    async def address(self) -> Address:
+    async def find(self) -> SchedulerRecord:
         if self._listener is None:
             raise ConnectionLost("there is no Scheduler")
-        return self._listener.address
+        return a_scheduler(self._listener.address)
 
     async def _place(self, request: PlacementRequest) -> Placement | Rejection:
         self.asked.set()
@@ -91,7 +93,7 @@ class FakeScheduler:
 class Stage:
     def __init__(self) -> None:
         self.scheduler = FakeScheduler()
-        peer = SchedulerClient(self.scheduler.address)
+        peer = SchedulerClient(self.scheduler.find)
         self.scheduling = SchedulerFailover(peer, WorkerConnections(peer), FallbackPlacement(SLO))
 
     async def settled(self) -> None:
