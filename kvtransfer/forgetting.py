@@ -34,7 +34,7 @@ def install() -> None:
     """Let the front of the engine call FORGET. May be called again."""
 
     def forget(core: Any, lender: str | None, lease: str | None) -> bool:
-        engine = Forgetting(core.scheduler)
+        engine = CoreForgetting(core.scheduler)
         if lender is None:
             engine.forget_all()
             return True
@@ -113,7 +113,7 @@ class OriginLog:
             self.caches.drop_later()
 
 
-class Forgetting:
+class CoreForgetting:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         (log,) = [c.origin_log for c in connectors_of(scheduler) if hasattr(c, "origin_log")]
