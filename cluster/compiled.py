@@ -35,6 +35,7 @@ MODULES = (
     "router.links.link_plan",
     "router.load.charge",
     "router.load.charges",
+    "router.load.handoff_trust",
     "router.load.live_workers",
     "router.load.report_exchange",
     "router.load.request_audit",
@@ -100,6 +101,8 @@ INTERPRETED = (
     "cluster.messages.views",
     "cluster.slo",
     "router.load.kv_formats",
+    "kvtransfer.tolerance",
+    "kvtransfer.verify",
     "router.prediction.hardware",
     "router.prediction.roofline",
 )

@@ -20,10 +20,10 @@ from cluster.messages.reports import WorkerReport
 from cluster.messages.views import ClusterView, RosterChange, RosterEntry, WorkerView
 from router.links.link_plan import LinkPlan
 from router.load.charge import Charge
+from router.load.handoff_trust import HandoffTrust
 from router.load.kv_formats import KvFormats
 from router.load.prefill_share import PrefillShare, lately
 from router.load.roster import Roster
-from router.load.suspected_pairs import SuspectedPairs
 from router.load.suspected_workers import SuspectedWorkers
 from router.load.worker_state import WorkerState
 from router.prediction.learned_latency import LatencyModels
@@ -88,8 +88,8 @@ class LiveWorkers:
         """All workers that are known, also those that can probably not be reached."""
         self.num_placed = 0
         """Placements so far."""
-        self.pairs = SuspectedPairs()
-        """Pairs of workers that hand nothing over, because a handoff between them was wrong."""
+        self.trust = HandoffTrust()
+        """What verified handoffs have shown of the workers."""
         self.kv_formats = KvFormats()
         """What the KV blocks of the workers look like."""
         self.suspects = SuspectedWorkers()
@@ -163,6 +163,7 @@ class LiveWorkers:
         self._roster.remove(worker)
         self.index.forget(worker)
         self.models.forget(worker)
+        self.trust.pairs.forget(worker)
         self.links.forget(worker, now)
 
     def handle_kv_events(self, events: KvEvents, now: float) -> bool:
@@ -236,6 +237,7 @@ class LiveWorkers:
             assert worker == state.worker
             state.validate()
         self.index.validate()
+        self.trust.pairs.validate()
         self.links.validate()
         self.suspects.validate()
         self._roster.validate(frozenset(self.by_id))
