@@ -98,7 +98,7 @@ class Prediction(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HandoffTerms(msgspec.Struct, frozen=True, array_like=True):
-    """How a handoff of a pair of workers is judged (router/load/handoff_trust.py)."""
+    """How a handoff of a pair of workers is judged (router/trust/handoff_trust.py)."""
 
     tolerance: float
     """Largest distance of the two engines that counts as rounding, in nats (kvtransfer/verify.py)."""

@@ -2,7 +2,7 @@
 
 A worker exists by its reports: the first report adds the worker, and REPORT_TIMEOUT_S without a report removes it, so
 that a restarted Scheduler knows all workers after one report interval. A worker whose connection to the Scheduler has
-ended, or that several ingresses cannot reach (router/load/suspected_workers.py), gets no requests until it reports
+ended, or that several ingresses cannot reach (router/trust/suspected_workers.py), gets no requests until it reports
 again. What is known of that worker is kept, since it may well live. A worker that has missed a few reports is stale
 (router/load/worker_state.py): it is used only if all workers of its pool are. cluster/worker/watchdog.py finds an
 engine that lives and does not answer.
@@ -20,15 +20,15 @@ from cluster.messages.reports import WorkerReport
 from cluster.messages.views import ClusterView, RosterChange, RosterEntry, WorkerView
 from router.links.link_plan import LinkPlan
 from router.load.charge import Charge
-from router.load.handoff_trust import HandoffTrust
-from router.load.kv_formats import KvFormats
 from router.load.prefill_share import PrefillShare, lately
 from router.load.roster import Roster
-from router.load.suspected_workers import SuspectedWorkers
 from router.load.worker_state import WorkerState
 from router.prediction.learned_latency import LatencyModels
 from router.prediction.worker_model import WorkerModel
 from router.prefixes.index import PrefixIndex
+from router.trust.handoff_trust import HandoffTrust
+from router.trust.kv_formats import KvFormats
+from router.trust.suspected_workers import SuspectedWorkers
 
 REPORT_TIMEOUT_S: Final = 6.0
 """Report age after which a worker counts as gone, in seconds. Lower removes workers that are only busy; higher keeps

@@ -3,12 +3,12 @@
 from cluster.messages.ids import IngressId
 from cluster.messages.placement import Placement
 from router.load.charge import Charge
-from router.load.handoff_trust import HandoffTrust
 from router.load.live_workers import LiveWorkers
 from router.placement.candidates import Choice
 from router.placement.cost import MARGIN
 from router.placement.placement_input import PlacementInput
 from router.placement.work import unpriced_work
+from router.trust.handoff_trust import HandoffTrust
 
 
 def commit(placement_input: PlacementInput, choice: Choice, workers: LiveWorkers, ingress: IngressId | None) -> Charge:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cluster.messages.generation import TokenLogprob
 from kvtransfer.tolerance import MARGIN, MEMORY, MIN_TOLERANCE, PRIOR_TOLERANCE, LearnedTolerance
 from kvtransfer.verify import MAX_TOLERANCE, NUM_TOP, distance, verdict
-from router.load.suspected_pairs import NUM_CLEARING
+from router.trust.suspected_pairs import NUM_CLEARING
 
 Noise = Callable[[random.Random], float]
 """One rounding error of a log-probability, in nats."""

@@ -19,8 +19,8 @@ from cluster.messages.scheduler_events import (
     WorkerLost,
 )
 from router.load.live_workers import REPORT_TIMEOUT_S
-from router.load.suspected_pairs import PAIR_QUARANTINE_S
 from router.state import RouterState
+from router.trust.suspected_pairs import PAIR_QUARANTINE_S
 from tests.expected import of_kind, present
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, ids
 

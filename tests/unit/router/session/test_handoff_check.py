@@ -10,7 +10,7 @@ from cluster.messages.ids import Path
 from cluster.messages.scheduler_events import HandoffChecked, HandoffVerdict
 from kvtransfer.handoff import PulledBlocks
 from kvtransfer.tolerance import PRIOR_TOLERANCE
-from router.load.suspected_pairs import NUM_CLEARING
+from router.trust.suspected_pairs import NUM_CLEARING
 from tests.unit.factories import a_request
 from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakeScheduler, loop_rounds
 from tests.unit.router.session.test_session import gone, read, tokens

@@ -7,8 +7,8 @@ from typing import final
 from cluster.messages.placement import HandoffTerms
 from cluster.messages.scheduler_events import HandoffChecked
 from kvtransfer.tolerance import LearnedTolerance
-from router.load.suspected_pairs import SuspectedPairs
 from router.load.worker_state import WorkerState
+from router.trust.suspected_pairs import SuspectedPairs
 
 Kinds = tuple[str, str]
 """The kinds of the prefill and the decode engine (EngineShape.kind)."""

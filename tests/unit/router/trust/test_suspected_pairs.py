@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.scheduler_events import HandoffChecked, HandoffVerdict
-from router.load.suspected_pairs import NUM_CLEARING, PAIR_QUARANTINE_S, SuspectedPairs
+from router.trust.suspected_pairs import NUM_CLEARING, PAIR_QUARANTINE_S, SuspectedPairs
 
 P0, P1, D0 = WorkerId("p0"), WorkerId("p1"), WorkerId("d0")
 PAIR = (P0, D0)
