@@ -16,6 +16,7 @@ from cluster.repository import REPO_ROOT
 pytestmark = pytest.mark.models
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+SEVERAL_RANKS = {"distributed_executor_backend": "mp"}
 LENGTHS = [600, 601, 608]
 """Prompts that end within a KV block, and one that fills its last block."""
 SHORT = [60, 100]
@@ -57,8 +58,17 @@ def run(kind: str, changes: dict[str, Any], lengths: list[int], target: Path) ->
         ("sliding_window", {}),
         ("some_sliding_windows", {}),
         ("latent_attention", {"engine": {"block_size": 16}}),
+        ("dense", {"engine": SEVERAL_RANKS, "decode": {"tensor_parallel_size": 2}}),
     ],
-    ids=["dense", "ngram in the decode pool", "experts", "sliding window", "some sliding windows", "latent attention"],
+    ids=[
+        "dense",
+        "ngram in the decode pool",
+        "experts",
+        "sliding window",
+        "some sliding windows",
+        "latent attention",
+        "two ranks in the decode pool",
+    ],
 )
 def test_answer_is_the_same_with_kv_blocks_of_the_other_pool(
     kind: str, changes: dict[str, Any], tmp_path: Path
