@@ -64,9 +64,14 @@ MODULES = (
     "router.prediction.output_lengths",
     "router.prediction.path_bias",
     "router.placement.goodput",
+    "router.prefixes.entries",
     "router.prefixes.expected_blocks",
+    "router.prefixes.generations",
+    "router.prefixes.holder",
     "router.prefixes.index",
+    "router.prefixes.narrowing",
     "router.prefixes.runs",
+    "router.prefixes.snapshot_turns",
     "router.quarantine.quarantine",
     "router.admission.sorted_keys",
     "router.admission.waiting_queue",
@@ -90,6 +95,7 @@ compiled.
 """
 INTERPRETED = (
     "api.safety.scans.automata",
+    "cluster.config.scheduler",
     "cluster.messages.generation",
     "cluster.messages.ids",
     "cluster.messages.kv_events",

@@ -27,7 +27,9 @@ class Scheduler:
                 "the Scheduler runs interpreted: the code that `baton compile` makes is several times as fast"
             )
         join_cluster()
-        self._state = RouterState(slo, tenant_weights=config.tenant_weights)
+        self._state = RouterState(
+            slo, tenant_weights=config.tenant_weights, max_indexed_blocks=config.max_indexed_blocks
+        )
         service = SchedulerService(self._state, lambda epoch: self._epoch_watch.heard_of(epoch)).service
         self._listener = await Listener.start(own_interface_of(host).host, service)
         registry = scheduler_registry()

@@ -169,7 +169,7 @@ class Worker:
                     reply = await self._scheduler.report(self._report(address, names_requests))
                     names_requests = reply.wants_requests
                     if reply.wants_kv_snapshot:
-                        self._kv_events.mirror.want_snapshot()
+                        self._kv_events.send_snapshot()
                     self._hooks.on_reply(reply)
                 except ServingError as error:
                     logger.warning("a report was not delivered: %s", error)

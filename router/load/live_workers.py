@@ -14,6 +14,7 @@ from typing import Final, final
 
 import msgspec
 
+from cluster.config.scheduler import MAX_INDEXED_BLOCKS
 from cluster.messages.ids import IngressId, Pool, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.reports import WorkerReport
@@ -81,9 +82,9 @@ class WorkersByPool:
 
 @final
 class LiveWorkers:
-    def __init__(self) -> None:
+    def __init__(self, max_indexed_blocks: int = MAX_INDEXED_BLOCKS) -> None:
         self.models = LatencyModels()
-        self.index = PrefixIndex()
+        self.index = PrefixIndex(max_indexed_blocks)
         self.by_id: dict[WorkerId, WorkerState] = {}
         """All workers that are known, also those that can probably not be reached."""
         self.num_placed = 0

@@ -29,7 +29,7 @@ from router.placement.option import Option
 from router.placement.placement_input import PlacementInput
 from router.placement.work import DecodePart, PrefillPart, prefill_s, slowdown_beside_decodes
 from router.prediction.learned_latency import LatencyModel, LatencyModels
-from router.prefixes.block_table import Hit
+from router.prefixes.narrowing import Hit
 from router.trust.suspected_pairs import Pair
 
 NUM_PREFILL_CANDIDATES: Final = 3

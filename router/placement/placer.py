@@ -18,7 +18,7 @@ from router.placement.placement_input import USUAL, Later, Others, PlacementInpu
 from router.placement.time_price import time_price
 from router.prediction.decaying import moving_median
 from router.prediction.output_lengths import OutputLengths
-from router.prefixes.block_table import Hit
+from router.prefixes.narrowing import Hit
 
 USUAL_SHARE: Final = 0.02
 """Share of itself by which one request moves the usual objectives of its class. Higher follows chance; lower learns
