@@ -58,6 +58,8 @@ class Scheduler:
         metrics.INDEX_BLOCKS.set(self._state.index.num_blocks)
         metrics.INDEX_EXACT.set(sum(self._state.index.is_exact(worker.worker) for worker in view.workers))
         metrics.QUEUE.set(self._state.num_waiting)
+        for (prefill, decode), tolerance in self._state.trust.tolerances().items():
+            metrics.TOLERANCE.labels(prefill, decode).set(tolerance)
         _export_errors(self._state.models)
         return metrics.scrape("scheduler", own_worker_id())
 

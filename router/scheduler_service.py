@@ -7,7 +7,7 @@ loop's.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -76,15 +76,15 @@ class SchedulerService:
         service.on_call(LOCATE, self._locate)
         service.on_post(REPLACED, lambda _, epoch: on_replaced(epoch))
 
-    async def _place(self, connection: Connection, request: PlacementRequest) -> Placement | Rejection:
+    def _place(
+        self, connection: Connection, request: PlacementRequest
+    ) -> Placement | Rejection | Awaitable[Placement | Rejection]:
         ingress = self._ingresses.speaking(connection)
         if ingress is None:
             raise ServingError("placement asked for over a connection on which no ingress has given its id")
         asked_at = _now()
-        answer = await self.pending.place(request, ingress)
-        metrics.PLACEMENT.observe(_now() - asked_at)
-        metrics.count_placement(answer)
-        return answer
+        answer = self.pending.ask(request, ingress)
+        return _counted_later(answer, asked_at) if isinstance(answer, asyncio.Future) else _counted(answer, asked_at)
 
     def _ask_to_pause(self, ingress: IngressId | None, pause: Pause) -> None:
         """An ingress that cannot be reached now is not asked again: the request then runs to its end."""
@@ -166,6 +166,16 @@ class SchedulerService:
 
     def _locate(self, worker: WorkerId) -> Address | None:
         return self.pending.state.address_of(worker)
+
+
+async def _counted_later(answer: asyncio.Future[Placement | Rejection], asked_at: float) -> Placement | Rejection:
+    return _counted(await answer, asked_at)
+
+
+def _counted(answer: Placement | Rejection, asked_at: float) -> Placement | Rejection:
+    metrics.PLACEMENT.observe(_now() - asked_at)
+    metrics.count_placement(answer)
+    return answer
 
 
 def _now() -> float:

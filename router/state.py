@@ -20,7 +20,7 @@ from cluster.messages.reports import ReportReply, WorkerReport
 from cluster.messages.scheduler_events import (
     EngineLostWith,
     FirstToken,
-    PairSuspected,
+    HandoffChecked,
     Pause,
     PrefillDone,
     RequestClosed,
@@ -61,6 +61,8 @@ class RouterState:
         """The latency models, for metrics."""
         self.index = self._workers.index
         """The prefix index, for metrics."""
+        self.trust = self._workers.trust
+        """What verified handoffs have shown, for metrics."""
         self.exchange = ReportExchange(self._workers)
         """The reports as they are sent."""
         self._charges = Charges(self._workers.by_id)
@@ -95,8 +97,9 @@ class RouterState:
                 self._charges.has_first_token(event.request_id, now)
             case RequestClosed():
                 self._on_closed(event, now)
-            case PairSuspected():
-                self._workers.pairs.add((event.prefill, event.decode), now)
+            case HandoffChecked():
+                known = self._workers.by_id
+                self.trust.checked(event, known.get(event.prefill), known.get(event.decode), now)
             case EngineLostWith():
                 self._quarantine.lost(event.digest, event.worker, event.num_engines_lost, now - event.age_s)
             case _:

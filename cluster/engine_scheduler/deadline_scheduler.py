@@ -37,6 +37,7 @@ from vllm.v1.request import Request, RequestStatus
 from cluster.engine_core.engine_hints import ENGINE_KIND, NO_DEADLINE, RANK_KEY, TPOT_KEY
 from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_scheduler.prompt_budget import Decodes, PromptBudget
+from kvtransfer.forgetting import Caches, OriginLog
 from router.prediction.hardware import prior
 from router.prediction.step_pacer import Wanted
 from router.prediction.step_room import StepRoom
@@ -58,6 +59,8 @@ def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
     for connector in getattr(scheduler.connector, "_connectors", [scheduler.connector]):  # MultiConnector's
         if isinstance(sampler := getattr(connector, "steps", None), StepSampler):
             sampler.tell(budget.observe)
+        if isinstance(log := getattr(connector, "origin_log", None), OriginLog):
+            log.caches = Caches(scheduler)
     return scheduler
 
 

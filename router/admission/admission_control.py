@@ -195,6 +195,8 @@ class AdmissionControl:
         request = waiting.request
         if self._admits_all or waiting.is_replaced or request.num_engines_lost or request.path is not None:
             return None
+        if self._workers.suspects.of(waiting.ingress, now):
+            return None  # its ingress has fewer workers than others
         usual_output, age_s = self._placer.usual_output(request), waiting.age_s + now - waiting.since
         is_late = waiting.is_queued and now >= waiting.gives_up_at
         return Need(request, list(hits.values()), usual_output, age_s, is_late=is_late)
