@@ -23,6 +23,7 @@ from cluster.engine.block_hashes import use_fixed_seed
 from cluster.engine.environment import environment_of, reserve_port, transport_of
 from cluster.engine.generations import EngineGenerations
 from cluster.engine.kv_event_feed import KvEventSockets
+from cluster.engine.piped_tokens import TokenPipeSocket
 from cluster.engine.port import EngineHooks
 from cluster.engine.prefills import EnginePrefills
 from cluster.engine.probe_prompts import EngineProbes
@@ -64,6 +65,7 @@ class Engine:
     def __init__(self, pool: Pool, config: PoolConfig, *, worker: WorkerId, rank: int, interface: Interface) -> None:
         self._worker = worker
         self._hooks: EngineHooks | None = None
+        self._has_lost_pipe = False
         self.transport = transport_of(config, _device(), interface)
         self._side_channel = reserve_port(interface.host)
         address = self._side_channel.getsockname()
@@ -72,10 +74,12 @@ class Engine:
         engine_id = str(uuid.uuid4())
         kind = kind_of(pool, config.engine, *_names(config))
         self.kv_events = KvEventSockets()
+        self._pipe = TokenPipeSocket()
         self._steps = EngineSteps(self._on_ended_leases)
         with named_while_starting(engine_id):
             self._llm = TokenEngine.from_engine_args(
-                _arguments(pool, config, engine_id, kind, self.kv_events), stat_loggers=[lambda *_: self._steps]
+                _arguments(pool, config, engine_id, kind, self.kv_events, self._pipe),
+                stat_loggers=[lambda *_: self._steps],
             )
         # The ingress has tried each constraint. vLLM would try it again here, between the tokens of all requests.
         self._llm.input_processor.structured_outputs_config = None
@@ -113,9 +117,10 @@ class Engine:
         )
 
     async def warm_up(self) -> None:
-        """Have vLLM compile what it otherwise compiles with the first request for log-probabilities, which would delay
-        all other requests for seconds. Raises ServingError.
+        """Read the engine's tokens from now on, and have vLLM compile what it otherwise compiles with the first request
+        for log-probabilities, which would delay all other requests for seconds. Raises ServingError.
         """
+        await self._pipe.read(self._tap.take_piped, self._on_lost_pipe)
         params = encode_sampling_params(SamplingParams(temperature=0.0, max_tokens=1, logprobs=verify.NUM_TOP))
         request = GenerateRequest(request_id=RequestId("warm-up"), prompt_token_ids=[0], sampling_params=params)
         buffer = TokenBuffer(1)
@@ -135,7 +140,9 @@ class Engine:
         return self._steps.take_samples()
 
     async def check_health(self) -> None:
-        """Raise EngineDeadError when the engine core is gone. The worker cannot recover from it."""
+        """Raise EngineDeadError when the engine core or its tokens are gone. The worker cannot recover from it."""
+        if self._has_lost_pipe:
+            raise EngineDeadError
         await self._llm.check_health()
 
     async def answer(self) -> None:
@@ -167,18 +174,25 @@ class Engine:
         self._llm.shutdown()
         self.kv_events.close()
 
+    def _on_lost_pipe(self) -> None:
+        self._has_lost_pipe = True
+        self._tap.propagate_error(EngineDeadError())
+
     def _on_ended_leases(self, ended: list[tuple[LeaseId, LeaseEnd]]) -> None:
         if self._hooks is not None:
             self._hooks.on_ended_leases(ended)
 
 
-def _arguments(pool: Pool, config: PoolConfig, engine_id: str, kind: str, kv_events: KvEventSockets) -> AsyncEngineArgs:
+def _arguments(
+    pool: Pool, config: PoolConfig, engine_id: str, kind: str, kv_events: KvEventSockets, pipe: TokenPipeSocket
+) -> AsyncEngineArgs:
+    transfer = kv_transfer_arguments(pool, config, _device(), engine_id, kind, pipe.path)
     return AsyncEngineArgs(
         **{
             **config.engine,
             "model": resolve_model(config.engine["model"]),
             "disable_log_stats": False,
-            "kv_transfer_config": KVTransferConfig(**kv_transfer_arguments(pool, config, _device(), engine_id, kind)),
+            "kv_transfer_config": KVTransferConfig(**transfer),
             "kv_events_config": KVEventsConfig(**kv_events.arguments),
             "worker_extension_cls": "kvtransfer.connector.LeaseCalls",
             "scheduler_cls": "cluster.engine_scheduler.deadline_scheduler.deadline_scheduler",

@@ -48,7 +48,7 @@ HOMES = {
     "vllm": (
         "cluster/engine/*",
         "cluster/engine_core/grammar_*.py",
-        "cluster/engine_scheduler/deadline_scheduler.py",
+        "cluster/engine_scheduler/*_scheduler.py",
         "kvtransfer/connector.py",
         "kvtransfer/side_channel.py",
         "kvtransfer/tiers/*",
