@@ -34,8 +34,8 @@ class TokenPipeSocket:
         Raises:
             BlockingIOError: the engine's core has not connected.
         """
-        connected, _ = self._listening.accept()
-        self._listening.close()
+        with self._listening:
+            connected, _ = self._listening.accept()
         self._remove_name()
         connected.setblocking(False)
         await asyncio.get_running_loop().connect_accepted_socket(lambda: _Reader(take, on_lost), connected)

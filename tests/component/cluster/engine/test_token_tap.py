@@ -1,8 +1,12 @@
 """The tap between an engine's raw outputs and vLLM's output processor."""
 
+from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine import FinishReason as EngineFinishReason
@@ -138,6 +142,21 @@ def test_every_token_reaches_its_sink_and_is_counted_once(is_copy_first: bool) -
         assert [delta.finish_reason for delta in sink.deltas[-2:]] == [None, FinishReason.LENGTH]
     assert tapped.num_generated == 2 * NUM_TOKENS
     assert tapped.finished == [NUM_TOKENS - is_copy_first] * 2, "vLLM's own count misses what comes after its end"
+    assert tapped.tap.num_running == 0
+
+
+@given(num_tokens=st.integers(2, 12), order=st.randoms(use_true_random=False))
+def test_tokens_stay_in_order_however_the_two_ways_overtake_each_other(num_tokens: int, order: Random) -> None:
+    tapped = Tapped()
+    sink, _ = tapped.add("a")
+    tokens = [piped("a", token, LAST if token == num_tokens - 1 else None) for token in range(1, num_tokens)]
+    in_pipe = [partial(tapped.pipe, token) for token in tokens]
+    on_vllms_way = [partial(tapped.step, each) for each in (first("a"), copy("a"), copy("a", finish_reason=LAST))]
+    while in_pipe or on_vllms_way:
+        way = in_pipe if in_pipe and (not on_vllms_way or order.random() < 0.5) else on_vllms_way
+        way.pop(0)()
+    assert sink.token_ids == list(range(num_tokens))
+    assert [delta.finish_reason for delta in sink.deltas] == [None] * (num_tokens - 1) + [FinishReason.LENGTH]
     assert tapped.tap.num_running == 0
 
 
