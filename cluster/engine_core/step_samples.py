@@ -22,8 +22,8 @@ DECODE_INTERVAL_S = 0.03
 the engine time.
 """
 TAKE_INTERVAL_S = 0.25
-"""Seconds between two messages with samples, as between two reports of the worker. Longer makes what the Scheduler learns older; shorter costs the engine's
-front more time.
+"""Seconds between two messages with samples, as between two reports of the worker. Longer makes what the Scheduler
+learns older; shorter costs the engine's front more time.
 """
 MAX_SAMPLES = 16
 """Samples per interval. More costs the engine time; fewer makes the Scheduler learn more slowly."""

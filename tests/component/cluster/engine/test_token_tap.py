@@ -129,12 +129,13 @@ def test_every_token_reaches_its_sink_and_is_counted_once(is_copy_first: bool) -
     tapped.step(*map(first, sinks))
     for token in range(1, NUM_TOKENS - 1):
         tapped.pipe(*(piped(name, token) for name in sinks))
-    ends = [
-        lambda: tapped.pipe(*(piped(name, NUM_TOKENS - 1, LAST) for name in sinks)),
-        lambda: tapped.step(*(copy(name, finish_reason=LAST) for name in sinks)),
-    ]
-    for end in reversed(ends) if is_copy_first else ends:
-        end()
+    in_pipe = [piped(name, NUM_TOKENS - 1, LAST) for name in sinks]
+    copies = [copy(name, finish_reason=LAST) for name in sinks]
+    if is_copy_first:
+        tapped.step(*copies)
+    tapped.pipe(*in_pipe)
+    if not is_copy_first:
+        tapped.step(*copies)
     tapped.step(first("of another worker"))
     for sink in sinks.values():
         assert sink.token_ids == list(range(NUM_TOKENS))
