@@ -115,12 +115,12 @@ class Engine:
                 translated=self._runner.translated_while_running,
             )
         )
+        self._pipe.read(self._tap.take_piped, self._on_lost_pipe)
 
     async def warm_up(self) -> None:
-        """Read the engine's tokens from now on, and have vLLM compile what it otherwise compiles with the first request
-        for log-probabilities, which would delay all other requests for seconds. Raises ServingError.
+        """Have vLLM compile what it otherwise compiles with the first request for log-probabilities, which would delay
+        all other requests for seconds. Raises ServingError.
         """
-        await self._pipe.read(self._tap.take_piped, self._on_lost_pipe)
         params = encode_sampling_params(SamplingParams(temperature=0.0, max_tokens=1, logprobs=verify.NUM_TOP))
         request = GenerateRequest(request_id=RequestId("warm-up"), prompt_token_ids=[0], sampling_params=params)
         buffer = TokenBuffer(1)

@@ -13,6 +13,10 @@ import msgspec
 from cluster.engine_core.token_pipe import LENGTH, PipedStep
 
 logger = logging.getLogger("baton.engine")
+
+MOST_AT_ONCE_BYTES = 1 << 16
+"""Bytes that are read before the event loop may run. More delays other tasks; fewer takes a burst in more turns."""
+
 _decode = msgspec.msgpack.Decoder(PipedStep).decode
 
 
@@ -28,8 +32,9 @@ class TokenPipeSocket:
         self._listening.listen(1)
         self._listening.setblocking(False)
 
-    async def read(self, take: Callable[[PipedStep], None], on_lost: Callable[[], None]) -> None:
-        """Call `take` with each step from now on, and `on_lost` once when no more can come. The engine has started.
+    def read(self, take: Callable[[PipedStep], None], on_lost: Callable[[], None]) -> None:
+        """On the running event loop, call `take` with each step from now on, and `on_lost` once when no more can come.
+        The engine has started.
 
         Raises:
             BlockingIOError: the engine's core has not connected.
@@ -38,19 +43,41 @@ class TokenPipeSocket:
             connected, _ = self._listening.accept()
         self._remove_name()
         connected.setblocking(False)
-        await asyncio.get_running_loop().connect_accepted_socket(lambda: _Reader(take, on_lost), connected)
+        _Reader(connected, take, on_lost)
 
 
-class _Reader(asyncio.Protocol):
-    def __init__(self, take: Callable[[PipedStep], None], on_lost: Callable[[], None]) -> None:
+class _Reader:
+    """Lives with its socket's place in the event loop."""
+
+    def __init__(
+        self, connected: socket.socket, take: Callable[[PipedStep], None], on_lost: Callable[[], None]
+    ) -> None:
+        self._connected = connected
         self._take = take
         self._on_lost = on_lost
         self._received = bytearray()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(connected, self._on_readable)
 
-    def data_received(self, data: bytes) -> None:
-        received = self._received
-        received += data
-        begin = 0
+    def _on_readable(self) -> None:
+        try:
+            data = self._connected.recv(MOST_AT_ONCE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lose(error)
+            return
+        if not data:
+            self._lose(None)
+            return
+        self._received += data
+        try:
+            self._take_steps()
+        except msgspec.MsgspecError as error:
+            self._lose(error)
+
+    def _take_steps(self) -> None:
+        received, begin = self._received, 0
         while len(received) - begin >= LENGTH.size:
             body = begin + LENGTH.size
             end = body + LENGTH.unpack_from(received, begin)[0]
@@ -60,8 +87,10 @@ class _Reader(asyncio.Protocol):
             begin = end
         del received[:begin]
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The engine's core has ended, or sent something that is no step: the event loop closes the connection then."""
-        if exc is not None:
-            logger.error("the token pipe of the engine broke: %r", exc)
+    def _lose(self, error: Exception | None) -> None:
+        """The engine's core has ended, or there is an error."""
+        if error is not None:
+            logger.error("the token pipe of the engine broke: %r", error)
+        self._loop.remove_reader(self._connected)
+        self._connected.close()
         self._on_lost()
