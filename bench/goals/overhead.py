@@ -16,7 +16,7 @@ MOST_LONE_TOKEN_RATIO = 1.0
 had a pipe out of the engine's core; higher and lower as above.
 """
 MOST_LONE_FREE_RATIO = 1.5
-"""The same with one stream and engines at full speed, where engines and fronts compete for the cores. 1.14 was measured;
+"""The same with one stream and engines at full speed, which compete with the fronts for the cores. 1.14 was measured;
 higher and lower as above.
 """
 MANY_STREAMS = 64
