@@ -23,7 +23,7 @@ from cluster.clients.worker_client import DecodeClient, PrefillClient, WorkerCon
 from cluster.config.application import AppConfig
 from cluster.messages.generation import GenerateRequest
 from cluster.observability.logging import set_up_logging
-from cluster.serve_context import claim_state, join_cluster, own_worker_id, scheduler_address
+from cluster.serve_context import claim_state, join_cluster, own_worker_id, scheduler_finder
 from router.session.fallback_placement import FallbackPlacement
 from router.session.ports import SessionPorts
 from router.session.receipt import Terms
@@ -54,7 +54,7 @@ class Ingress:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         join_cluster()
         self._config = config.ingress
-        scheduler_peer = SchedulerClient(lambda: scheduler_address(scheduler))
+        scheduler_peer = SchedulerClient(scheduler_finder())
         peers = WorkerConnections(scheduler_peer, config.ingress.max_unread_tokens)
         receipts = ReceiptLog(config.ingress.keep_receipts)
         self._scheduling = SchedulerFailover(scheduler_peer, peers, FallbackPlacement(config.slo))

@@ -33,12 +33,8 @@ def build(args: dict[str, Any]) -> Application:
     """Build the application. Raises ValueError for args that cluster/config refuses."""
     config = parse(args)
     scheduler = _scheduler(config)
-    prefill = _pool(PrefillWorker, config, config.prefill).bind(
-        config.pool(config.prefill), config.internal_host, scheduler
-    )
-    decode = _pool(DecodeWorker, config, config.decode).bind(
-        config.pool(config.decode), config.internal_host, scheduler
-    )
+    prefill = _pool(PrefillWorker, config, config.prefill).bind(config.pool(config.prefill), config.internal_host)
+    decode = _pool(DecodeWorker, config, config.decode).bind(config.pool(config.decode), config.internal_host)
     return _ingress(config).bind(config, scheduler, prefill, decode)
 
 

@@ -195,6 +195,12 @@ class ClientTooSlow(ServingError):
     code = "client_too_slow"
 
 
+class UnknownMessage(ServingError):
+    """A process of the cluster does not know a message of another one, by its name or its content. Processes of
+    different versions send each other such messages.
+    """
+
+
 _BY_NAME: dict[str, type[ServingError]] = {
     kind.__name__: kind
     for kind in (
@@ -225,6 +231,7 @@ _BY_NAME: dict[str, type[ServingError]] = {
         HandoffMismatch,
         RequestQuarantined,
         ClientTooSlow,
+        UnknownMessage,
     )
 }
 

@@ -2,22 +2,24 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import ray
 from ray import get_runtime_context, serve
 from ray.exceptions import RayError
-from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 
+from cluster.clients.scheduler_finder import SchedulerFinder
 from cluster.config.network import is_loopback
 from cluster.messages.ids import Address, WorkerId
 from cluster.network.interface import Interface, own_interface
 from cluster.network.secret import establish_secret
 from cluster.rpc.connection import ConnectionLost
+from cluster.scheduler_registry import SchedulerRecord, SchedulerRegistry
 from cluster.services.folder_use import claim_for_node
 
 Deployment = DeploymentHandle
@@ -32,6 +34,8 @@ _STATE_NAMESPACE = b"baton_state"
 """Namespace of Ray's key-value store for the node that stores conversations, by application."""
 _SECRETS_NAMESPACE = b"baton_secrets"
 """Namespace of Ray's key-value store for secrets, by application."""
+_SCHEDULERS_NAMESPACE = b"baton_schedulers_"
+"""Namespace of Ray's key-value store for the registry of Schedulers. The name of the application follows."""
 _SCHEDULER_ATTEMPTS, _SCHEDULER_INTERVAL_S = 20, 0.5
 """Number of attempts and seconds between them with which a worker on a loopback address asks for the Scheduler before
 it loads its engine. After the last attempt, the worker loads its engine unchecked. More or longer delays workers while
@@ -54,17 +58,27 @@ def connected_handles(deployments: Sequence[DeploymentHandle]) -> list[Deploymen
     return [handle.options() for handle in (ingress, *deployments)]  # `options` connects the handle
 
 
-async def scheduler_address(scheduler: DeploymentHandle) -> Address:
-    """The address of the Scheduler. Raises ConnectionLost if there is none, or none that this node can reach. The
-    address is asked for by broadcast: before a call, Serve would probe the replica with a deadline that a busy machine
-    misses.
+def scheduler_registry() -> SchedulerRegistry:
+    """The registry of this application's Schedulers, in Ray's key-value store."""
+    return SchedulerRegistry(_RayStore(_SCHEDULERS_NAMESPACE + _application().encode()))
+
+
+def scheduler_finder() -> Callable[[], Awaitable[SchedulerRecord]]:
+    """Returns a function that finds the newest Scheduler. The function raises ConnectionLost if there is none, or none
+    that this node can reach.
     """
-    return await _address_for(own_node(), scheduler)
+    finder, own = SchedulerFinder(scheduler_registry().newest), own_node()
+
+    async def find() -> SchedulerRecord:
+        found = await finder.newest()
+        require_reachable(found.address, found.node, own)
+        return found
+
+    return find
 
 
-async def require_reachable_scheduler(scheduler: DeploymentHandle, host: str, own: str) -> None:
-    """Check that the Scheduler can be reached from the node `own`, before a worker that listens on `host` loads its
-    engine.
+async def require_reachable_scheduler(find: Callable[[], Awaitable[SchedulerRecord]], host: str) -> None:
+    """Check that the Scheduler can be reached from this node, before a worker that listens on `host` loads its engine.
 
     Raises RuntimeError if the Scheduler cannot be reached from this node. Returns if there is still no Scheduler after
     all attempts.
@@ -73,23 +87,13 @@ async def require_reachable_scheduler(scheduler: DeploymentHandle, host: str, ow
         return
     for _ in range(_SCHEDULER_ATTEMPTS):
         try:
-            await _address_for(own, scheduler)
+            await find()
         except SchedulerOutOfReach as error:
             raise RuntimeError(str(error)) from error
         except ConnectionLost:
             await asyncio.sleep(_SCHEDULER_INTERVAL_S)
         else:
             return
-
-
-async def _address_for(own: str, scheduler: DeploymentHandle) -> Address:
-    for answer in await broadcast(scheduler, "address"):
-        if isinstance(answer, tuple):
-            address: Address
-            address, node = answer
-            require_reachable(address, node, own)
-            return address
-    raise ConnectionLost("there is no Scheduler")
 
 
 def require_reachable(address: Address, node: str, own: str) -> None:
@@ -140,6 +144,26 @@ def _kept_first(namespace: bytes, proposed: str) -> str:
 
 def _application() -> str:
     return str(serve.get_replica_context().app_name)
+
+
+class _RayStore:
+    """A `KeyValueStore` (cluster/scheduler_registry.py) in Ray's key-value store."""
+
+    def __init__(self, namespace: bytes) -> None:
+        self._namespace = namespace
+
+    def get(self, key: str) -> bytes | None:
+        value = _internal_kv_get(key, namespace=self._namespace)
+        return bytes(value) if value is not None else None
+
+    def put(self, key: str, value: bytes) -> None:
+        _internal_kv_put(key, value, overwrite=True, namespace=self._namespace)
+
+    def put_new(self, key: str, value: bytes) -> bool:
+        return not _internal_kv_put(key, value, overwrite=False, namespace=self._namespace)
+
+    def remove(self, key: str) -> None:
+        _internal_kv_del(key, namespace=self._namespace)
 
 
 def own_worker_id() -> WorkerId:

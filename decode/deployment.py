@@ -5,8 +5,6 @@ pool.
 import asyncio
 import logging
 
-from ray.serve.handle import DeploymentHandle
-
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.worker_client import PrefillClient, WorkerConnections
 from cluster.config.pools import PoolConfig
@@ -18,10 +16,9 @@ from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import FORGET
 from cluster.serve_context import (
     own_interface_of,
-    own_node,
     own_worker_id,
     require_reachable_scheduler,
-    scheduler_address,
+    scheduler_finder,
 )
 from cluster.step_stream.worker_side import StepStreams
 from cluster.worker.engine_start import start_engine
@@ -34,13 +31,12 @@ logger = logging.getLogger("baton.decode")
 
 
 class DecodeWorker:
-    async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, config: PoolConfig, host: str | None, scheduler: DeploymentHandle
-    ) -> None:
+    async def __init__(self, config: PoolConfig, host: str | None) -> None:  # type: ignore[misc]  # Serve awaits it
         own_host, worker = own_interface_of(host).host, own_worker_id()
-        await require_reachable_scheduler(scheduler, own_host, own_node())
+        find_scheduler = scheduler_finder()
+        await require_reachable_scheduler(find_scheduler, own_host)
         engine, service = start_engine(Pool.DECODE, config, host), Service()
-        scheduler_client = SchedulerClient(lambda: scheduler_address(scheduler))
+        scheduler_client = SchedulerClient(find_scheduler)
         prefill = PrefillClient(WorkerConnections(scheduler_client))
         self._puller = KVPuller(engine.generations, prefill, worker, config.pull_timeout_s, self._suspect)
         self._links: ProvenLinks = ProvenLinks(LinkProbe(worker, engine.probes, self._puller, prefill))

@@ -2,8 +2,6 @@
 decode worker can.
 """
 
-from ray.serve.handle import DeploymentHandle
-
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.config.pools import PoolConfig
 from cluster.messages.ids import Pool
@@ -11,10 +9,9 @@ from cluster.metrics import Scrape
 from cluster.rpc.connection import Service
 from cluster.serve_context import (
     own_interface_of,
-    own_node,
     own_worker_id,
     require_reachable_scheduler,
-    scheduler_address,
+    scheduler_finder,
 )
 from cluster.step_stream.worker_side import StepStreams
 from cluster.worker.engine_start import start_engine
@@ -23,11 +20,10 @@ from prefill.kv_lender import KVLender
 
 
 class PrefillWorker:
-    async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, config: PoolConfig, host: str | None, scheduler: DeploymentHandle
-    ) -> None:
+    async def __init__(self, config: PoolConfig, host: str | None) -> None:  # type: ignore[misc]  # Serve awaits it
         own_host = own_interface_of(host).host
-        await require_reachable_scheduler(scheduler, own_host, own_node())
+        find_scheduler = scheduler_finder()
+        await require_reachable_scheduler(find_scheduler, own_host)
         engine, service = start_engine(Pool.PREFILL, config, host), Service()
         self._lender = KVLender(engine.prefills, service, config.kv_lease_s)
         self._streams = StepStreams(engine.generations, service)
@@ -37,7 +33,7 @@ class PrefillWorker:
             config,
             engine=engine,
             service=service,
-            scheduler=SchedulerClient(lambda: scheduler_address(scheduler)),
+            scheduler=SchedulerClient(find_scheduler),
             hooks=WorkerHooks(on_step=self._streams.flush, on_ended_leases=self._lender.on_ended),
         )
         await self._worker.start(own_host)

@@ -4,11 +4,11 @@ import asyncio
 import logging
 
 from cluster import compiled, metrics
-from cluster.messages.ids import Address
 from cluster.observability.logging import set_up_logging
 from cluster.rpc.listener import Listener
-from cluster.serve_context import join_cluster, own_interface_of, own_node, own_worker_id
+from cluster.serve_context import join_cluster, own_interface_of, own_node, own_worker_id, scheduler_registry
 from cluster.slo import SloConfig
+from router.epoch_watch import EpochWatch
 from router.prediction.learned_latency import LatencyModels
 from router.scheduler_service import SchedulerService
 from router.state import RouterState
@@ -25,12 +25,21 @@ class Scheduler:
             )
         join_cluster()
         self._state = RouterState(slo)
-        service = SchedulerService(self._state).service
+        service = SchedulerService(self._state, lambda epoch: self._epoch_watch.heard_of(epoch)).service
         self._listener = await Listener.start(own_interface_of(host).host, service)
+        registry = scheduler_registry()
+        record = registry.claim(self._listener.address, own_node())
+        self._closing: asyncio.Task[None] | None = None
+        self._epoch_watch = EpochWatch(registry, record, self._stop)
 
-    async def address(self) -> tuple[Address, str]:
-        """The address on which the Scheduler listens, and its node."""
-        return self._listener.address, own_node()
+    async def check_health(self) -> None:
+        """Raise RuntimeError if a newer Scheduler has taken over, so that Serve ends this one."""
+        if self._epoch_watch.is_replaced:
+            raise RuntimeError("a newer Scheduler has taken over")
+
+    def _stop(self) -> None:
+        """Close all connections: every peer then looks for the newest Scheduler."""
+        self._closing = asyncio.create_task(self._listener.close())
 
     async def scrape(self) -> metrics.Scrape:
         view = self._state.view(asyncio.get_running_loop().time())

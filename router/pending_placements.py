@@ -4,7 +4,7 @@ and in the simulator. The clock is the event loop's.
 
 import asyncio
 
-from cluster.messages.ids import IngressId, RequestId
+from cluster.messages.ids import IngressId, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta, ReportReply, WorkerReport
@@ -43,8 +43,9 @@ class PendingPlacements:
             if self._answers.get(request.request_id) is future:
                 del self._answers[request.request_id]
 
-    def tell(self, event: WorkerLeft | SchedulerEvent) -> None:
-        self.state.handle(event, self._loop.time())
+    def tell(self, event: WorkerLeft | SchedulerEvent, ingress: IngressId | None = None) -> None:
+        """`ingress`: the one that tells of the event."""
+        self.state.handle(event, self._loop.time(), ingress)
         if isinstance(event, RequestClosed):
             self._withdraw(event.request_id)
         self._look_later()
@@ -61,6 +62,10 @@ class PendingPlacements:
         if report is None:
             return DeltaReply(wants_standing=True)
         return exchange.reply(delta, report, self.report(report))
+
+    def worker_disconnected(self, worker: WorkerId) -> None:
+        self.state.disconnected(worker)
+        self._look_later()
 
     def kv_events(self, events: KvEvents) -> bool:
         """Returns True to ask for a snapshot of what the worker caches."""

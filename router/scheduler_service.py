@@ -7,6 +7,7 @@ loop's.
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from cluster import metrics
 from cluster.errors import ServingError
@@ -15,7 +16,7 @@ from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta
 from cluster.messages.scheduler_events import Events, OpenRequests, WorkerLeft
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import (
     EVENTS,
@@ -26,7 +27,9 @@ from cluster.rpc.protocol import (
     OPEN_REQUESTS,
     PLACE,
     QUEUE,
+    REPLACED,
     REPORT,
+    ROSTER,
     VIEW,
 )
 from router.ingresses import SWEEP_S, Ingresses
@@ -42,24 +45,30 @@ and perhaps repeat, more events.
 
 
 class SchedulerService:
-    def __init__(self, state: RouterState) -> None:
+    def __init__(self, state: RouterState, on_replaced: Callable[[int], None] = lambda epoch: None) -> None:
+        """`on_replaced` is called with the epoch of another Scheduler that a worker or an ingress has found."""
         self.pending = PendingPlacements(state)
         self.service = Service()
         """The service that the Scheduler's listener is started with."""
         self._ingresses = Ingresses()
         self._acknowledging: set[Connection] = set()
+        self._reports_on: dict[WorkerId, Connection] = {}
+        """The connection of each worker that has reported, and is connected."""
+        self._worker_on: dict[Connection, WorkerId] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         service = self.service
         service.on_call_of(PLACE, self._place)
         service.on_post(OPEN_REQUESTS, self._open_requests)
         service.on_post(EVENTS, self._events)
         service.when_closed(self._closed)
-        service.on_call(REPORT, self._report)
-        service.on_call(LEAVING, self._leaving)  # a post would overtake a report that is read with it
+        service.on_call_of(REPORT, self._report)
+        service.on_call(LEAVING, self._leaving)
         service.on_post(KV_EVENTS, self._kv_events)
+        service.on_call(ROSTER, self._roster)
         service.on_call(VIEW, self._view)
         service.on_call(QUEUE, self._queue)
         service.on_call(LOCATE, self._locate)
+        service.on_post(REPLACED, lambda _, epoch: on_replaced(epoch))
 
     async def _place(self, connection: Connection, request: PlacementRequest) -> Placement | Rejection:
         ingress = self._ingresses.speaking(connection)
@@ -76,8 +85,9 @@ class SchedulerService:
             self.pending.keep_open(message.ingress, frozenset(message.requests))
 
     def _events(self, connection: Connection, message: Events) -> None:
+        ingress = self._ingresses.speaking(connection)
         for event in self._ingresses.take(connection, message):
-            self.pending.tell(event)
+            self.pending.tell(event, ingress)
         if connection not in self._acknowledging:
             self._acknowledging.add(connection)
             asyncio.get_running_loop().call_later(ACKNOWLEDGE_S, self._acknowledge, connection)
@@ -88,6 +98,9 @@ class SchedulerService:
             connection.post(HEARD, through)
 
     def _closed(self, connection: Connection) -> None:
+        if (worker := self._worker_on.pop(connection, None)) is not None and self._reports_on.get(worker) is connection:
+            del self._reports_on[worker]
+            self.pending.worker_disconnected(worker)
         if (ingress := self._ingresses.lost(connection)) is not None:
             self.pending.withdraw_of(ingress)
             self._sweep_later()
@@ -103,22 +116,28 @@ class SchedulerService:
             self.pending.ingress_gone(ingress)
         self._sweep_later()
 
-    async def _leaving(self, event: WorkerLeft) -> None:
+    def _leaving(self, event: WorkerLeft) -> None:
         self.pending.tell(event)
 
     def _kv_events(self, _: Connection, events: KvEvents) -> None:
         self.pending.kv_events(events)  # the reply to the worker's next report asks for a snapshot
 
-    async def _report(self, delta: ReportDelta) -> DeltaReply:
+    def _report(self, connection: Connection, delta: ReportDelta) -> DeltaReply:
+        if self._reports_on.get(delta.worker) is not connection:
+            self._reports_on[delta.worker] = connection
+            self._worker_on[connection] = delta.worker
         return self.pending.report_delta(delta)
 
-    async def _view(self, _: None) -> ClusterView:
+    def _roster(self, since: int) -> RosterChange:
+        return self.pending.state.roster(since, _now())
+
+    def _view(self, _: None) -> ClusterView:
         return self.pending.state.view(_now())
 
-    async def _queue(self, _: None) -> list[QueuedRequest]:
+    def _queue(self, _: None) -> list[QueuedRequest]:
         return self.pending.state.queued(_now())
 
-    async def _locate(self, worker: WorkerId) -> Address | None:
+    def _locate(self, worker: WorkerId) -> Address | None:
         return self.pending.state.address_of(worker)
 
 

@@ -25,7 +25,7 @@ from cluster.messages.scheduler_events import (
     WorkerLeft,
     WorkerLost,
 )
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.slo import SloConfig
 from router.admission.admission_control import AdmissionControl, Decision
 from router.load.charges import Charges
@@ -54,7 +54,10 @@ class RouterState:
         self._placer = Placer(slo, policy, self._workers, self._charges)
         self._admission = AdmissionControl(slo, self._placer, self._workers, self._quarantine, admits_all=admits_all)
 
-    def handle(self, event: WorkerReport | WorkerLeft | SchedulerEvent, now: float) -> None:
+    def handle(
+        self, event: WorkerReport | WorkerLeft | SchedulerEvent, now: float, ingress: IngressId | None = None
+    ) -> None:
+        """`ingress`: the one that tells of the event."""
         match event:
             case WorkerReport():
                 self._on_report(event, now)
@@ -63,7 +66,7 @@ class RouterState:
                     self._quarantine.engine_lost(event.worker, event.engine_silent_s, now)
                 self._workers.forget(event.worker)
             case WorkerLost():
-                self._workers.lose(event.worker)
+                self._workers.suspect(ingress, event.worker, now)
             case PrefillDone():
                 self._charges.prefilled(event.request_id, now)
             case FirstToken():
@@ -76,6 +79,10 @@ class RouterState:
                 self._quarantine.lost(event.digest, event.worker, event.num_engines_lost, now - event.age_s)
             case _:
                 assert_never(event)
+
+    def disconnected(self, worker: WorkerId) -> None:
+        """The worker's connection to the Scheduler has ended."""
+        self._workers.lose(worker)
 
     def handle_kv_events(self, events: KvEvents, now: float) -> bool:
         """Returns True to ask for a snapshot of what the worker caches."""
@@ -129,6 +136,10 @@ class RouterState:
     @property
     def num_waiting(self) -> int:
         return self._admission.num_waiting
+
+    def roster(self, since: int, now: float) -> RosterChange:
+        """What has changed in the roster of live workers since a version. 0 stands for everything."""
+        return self._workers.roster(since, now)
 
     def view(self, now: float) -> ClusterView:
         return self._workers.view(now)

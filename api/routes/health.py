@@ -35,14 +35,14 @@ async def healthz(request: Request) -> Response:
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
     """Tell whether the cluster can serve: a prefill worker can hand KV blocks to a decode worker."""
-    view = await services_of(request).cluster.view()
+    readiness = await services_of(request).cluster.readiness()
     body = {
-        "ready": view.is_ready,
-        "prefill_workers": view.num_prefill,
-        "decode_workers": view.num_decode,
-        "connected_pairs": view.num_links,
+        "ready": readiness.is_ready,
+        "prefill_workers": readiness.num_prefill,
+        "decode_workers": readiness.num_decode,
+        "connected_pairs": readiness.num_links,
     }
-    return JSONResponse(body, status_code=200 if view.is_ready else 503)
+    return JSONResponse(body, status_code=200 if readiness.is_ready else 503)
 
 
 @router.get("/metrics")

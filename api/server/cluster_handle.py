@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.messages.reports import REPORT_INTERVAL_S
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.views import ClusterView, QueuedRequest, Readiness
 from cluster.metrics import Scrape, render
 from cluster.rpc.shared_answer import SharedAnswer
 from cluster.serve_context import Deployment, broadcast, connected_handles
@@ -27,9 +27,13 @@ class ClusterHandle:
     ) -> None:
         """Must run while the replica starts (`connected_handles`)."""
         self._deployments = connected_handles(deployments)
-        self._view = SharedAnswer(scheduling.view, REPORT_INTERVAL_S)
+        self._readiness = SharedAnswer(scheduling.readiness, REPORT_INTERVAL_S)
+        self._view = SharedAnswer(scheduler.view, REPORT_INTERVAL_S)
         self._queue = SharedAnswer(scheduler.queue, REPORT_INTERVAL_S)
         self._metrics_page = SharedAnswer(lambda: metrics_page_of(self._deployments), metrics_max_age_s)
+
+    async def readiness(self) -> Readiness:
+        return await self._readiness.get()
 
     async def view(self) -> ClusterView:
         return await self._view.get()

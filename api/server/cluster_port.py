@@ -2,10 +2,14 @@
 
 from typing import Protocol
 
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.views import ClusterView, QueuedRequest, Readiness
 
 
 class ClusterPort(Protocol):
+    async def readiness(self) -> Readiness:
+        """Whether the cluster can serve. Raises ServingError while the Scheduler cannot be reached."""
+        ...
+
     async def view(self) -> ClusterView:
         """The Scheduler's view of the workers. Raises ServingError while the Scheduler cannot be reached."""
         ...

@@ -37,6 +37,7 @@ from cluster.network.secret import establish_secret
 from cluster.repository import REPO_ROOT
 from cluster.rpc.connection import Connection
 from cluster.rpc.protocol import EVENTS, HEARD, OPEN_REQUESTS
+from cluster.scheduler_registry import SchedulerRecord
 
 INGRESSES = 16
 PROMPT_TOKENS = 512
@@ -136,8 +137,8 @@ async def measure(num_workers: int, num_open: int, rate: float) -> Figures:
     address = msgspec.json.decode(await server.stdout.readline(), type=Address)
     process = psutil.Process(server.pid)
 
-    async def locate() -> Address:
-        return address
+    async def find() -> SchedulerRecord:
+        return SchedulerRecord(epoch=1, address=address, node="here")
 
     async def cpus() -> float:
         before, began = sum(process.cpu_times()[:2]), perf_counter()
@@ -146,8 +147,8 @@ async def measure(num_workers: int, num_open: int, rate: float) -> Figures:
 
     open_on: Counter[WorkerId] = Counter()
     latencies: list[float] = []
-    workers = [Worker(SchedulerClient(locate), report, open_on) for report in reports_of(num_workers)]
-    ingresses = [Ingress(SchedulerClient(locate), open_on, latencies) for _ in range(INGRESSES)]
+    workers = [Worker(SchedulerClient(find), report, open_on) for report in reports_of(num_workers)]
+    ingresses = [Ingress(SchedulerClient(find), open_on, latencies) for _ in range(INGRESSES)]
     tasks = [asyncio.create_task(worker.run()) for worker in workers]
     try:
         await asyncio.gather(*(worker.has_reported.wait() for worker in workers))

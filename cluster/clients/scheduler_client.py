@@ -1,7 +1,9 @@
 """The client of the Scheduler, over one connection. It translates the errors of a connection into cluster/errors.py."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from cluster.clients.reconnecting import Reconnecting
@@ -12,7 +14,7 @@ from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import ReportReply, WorkerReport
 from cluster.messages.scheduler_events import WorkerLeft
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.rpc.connection import Connection, ConnectionLost, Method, Service
 from cluster.rpc.listener import connect
 from cluster.rpc.protocol import (
@@ -21,9 +23,12 @@ from cluster.rpc.protocol import (
     LOCATE,
     PLACE,
     QUEUE,
+    REPLACED,
     REPORT,
+    ROSTER,
     VIEW,
 )
+from cluster.scheduler_registry import SchedulerRecord
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -32,21 +37,30 @@ SCHEDULER_TIMEOUT_S = 5.0
 WorkerUnreachable. Longer keeps callers waiting while the Scheduler is replaced; shorter fails calls that its successor
 would answer.
 """
+FOLLOW_S = 10.0
+"""Mean time between two looks for a newer Scheduler while this client is connected, in seconds. Each look reads Ray's
+key-value store once. Longer keeps a process with a replaced Scheduler that cannot read the store either; shorter asks
+the store more often.
+"""
 _LEAVING_TIMEOUT_S = 0.5
 """Time that a leaving worker has to tell the Scheduler, in seconds. Then the worker leaves without it, and the
 Scheduler notices the end of its reports. Longer delays the end of the worker; shorter has the Scheduler place requests
 on it longer.
 """
-_SCHEDULER_RETRY_S = 0.1
-"""Wait before a call is sent again after a lost connection, in seconds. Longer delays calls after the Scheduler was
-replaced; shorter looks for the Scheduler more often.
+_SCHEDULER_RETRY_S, _LONGEST_RETRY_S = 0.1, 0.5
+"""Mean wait before a call is sent again after a lost connection, in seconds: the first one, and the longest one after
+waits that have doubled. Longer delays calls after the Scheduler was replaced; shorter looks for the Scheduler more
+often, with every worker at once.
 """
 
 
 class SchedulerClient:
-    def __init__(self, locate: Callable[[], Awaitable[Address]]) -> None:
-        """`locate` finds the live Scheduler. It may take as long as Serve needs to replace a dead one."""
-        self._locate = locate
+    def __init__(self, find: Callable[[], Awaitable[SchedulerRecord]]) -> None:
+        """`find` finds the newest Scheduler, and raises ConnectionLost if there is none."""
+        self._find = find
+        self._epoch = 0
+        """The epoch of the Scheduler that this client is or was connected to. There is no way back to an older one."""
+        self._following: asyncio.Task[None] | None = None
         self._link = Reconnecting(self._connect, lambda connection: connection.is_open)
         self._deltas = ReportDeltas()
         self.service = Service()
@@ -90,6 +104,10 @@ class SchedulerClient:
         except ConnectionLost as error:
             raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler") from error
 
+    async def roster(self, since: int) -> RosterChange:
+        """What has changed in the roster since a version. 0 asks for all of it. Raises WorkerUnreachable."""
+        return await self._ask(ROSTER, since)
+
     async def view(self) -> ClusterView:
         return await self._ask(VIEW, None)
 
@@ -110,19 +128,40 @@ class SchedulerClient:
     async def _ask(self, method: Method[A, R], argument: A) -> R:
         try:
             async with asyncio.timeout(SCHEDULER_TIMEOUT_S):
+                wait_s = _SCHEDULER_RETRY_S
                 while True:  # every message of `_ask` may be sent twice
                     try:
                         return await (await self._link.open()).call(method, argument)
                     except ConnectionLost:
-                        await asyncio.sleep(_SCHEDULER_RETRY_S)
+                        await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))
+                        wait_s = min(2 * wait_s, _LONGEST_RETRY_S)
         except TimeoutError as error:
             raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler") from error
 
     async def _connect(self) -> Connection:
-        address = await self._locate()
-        connection = await connect(address, self.service)
-        self.on_connected(connection, address)
+        found = await self._find()
+        if found.epoch < self._epoch:
+            raise ConnectionLost("only a Scheduler is known that was replaced")
+        connection = await connect(found.address, self.service)
+        self._epoch = found.epoch
+        self.on_connected(connection, found.address)
+        if self._following is None or self._following.done():
+            self._following = asyncio.create_task(self._follow())
         return connection
+
+    async def _follow(self) -> None:
+        """Leave a Scheduler as soon as there is a newer one, and tell it so."""
+        while True:
+            await asyncio.sleep(FOLLOW_S * random.uniform(0.5, 1.5))
+            try:
+                found = await self._find()
+            except ConnectionLost:
+                continue
+            connection = self._link.opened
+            if connection is not None and found.epoch > self._epoch:
+                with suppress(ConnectionLost):
+                    connection.post(REPLACED, found.epoch)
+                connection.close()
 
 
 def _ignore(connection: Connection, address: Address) -> None:

@@ -5,7 +5,7 @@ until one side ends. The clients translate the errors of a connection into clust
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -70,15 +70,11 @@ class WorkerConnections:
         self._addresses: dict[WorkerId, Address] = {}
         """Addresses of workers that may live. A worker keeps its address for life."""
 
-    async def learn(self, workers: Sequence[WorkerId]) -> None:
-        """Learn the addresses of these workers, and forget all others, so that the workers can be reached while the
-        Scheduler is away. Raises WorkerUnreachable if the Scheduler is away now.
+    def learn(self, addresses: dict[WorkerId, Address]) -> None:
+        """Learn where these workers listen, and forget all others, so that the workers can be reached while the
+        Scheduler is away.
         """
-        live = frozenset(workers)
-        self._addresses = {worker: address for worker, address in self._addresses.items() if worker in live}
-        for worker in workers:
-            if worker not in self._addresses:
-                await self._address_of(worker)
+        self._addresses = addresses
 
     def connected(self, worker: WorkerId) -> WorkerConnection | None:
         """The connection to a worker if it is open. A caller that needs the connection per token saves a coroutine."""

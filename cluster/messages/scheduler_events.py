@@ -39,7 +39,7 @@ class RequestClosed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class WorkerLost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """An ingress process cannot reach a worker."""
+    """An ingress process cannot reach a worker. Other processes perhaps can."""
 
     worker: WorkerId
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cluster.messages.ids import Pool, RequestId, SloClass, WorkerId
+from cluster.messages.ids import Address, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 
 
@@ -39,6 +39,42 @@ class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds until the request is refused if it still waits."""
 
 
+class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A worker, for an ingress that places requests while the Scheduler is away."""
+
+    worker: WorkerId
+    pool: Pool
+    max_requests: int
+    """Most requests that the worker takes at a time."""
+    address: Address
+
+
+class RosterChange(msgspec.Struct, frozen=True, array_like=True):
+    """What has changed in the roster of live workers."""
+
+    since: int
+    """The version that this is the change of. 0 if `joined` are all workers."""
+    version: int
+    joined: list[RosterEntry]
+    left: list[WorkerId]
+    num_links: int
+    """Proved pairs of a prefill and a decode worker."""
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether both pools can serve."""
+
+    num_prefill: int
+    num_decode: int
+    num_links: int
+    """Proved pairs of a prefill and a decode worker."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether some prefill worker can hand over to some decode worker."""
+        return self.num_links > 0
+
+
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """The Scheduler's view of all live workers."""
 
@@ -56,8 +92,3 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     def num_links(self) -> int:
         """Proved pairs of a prefill and a decode worker."""
         return sum(len(w.links) for w in self.workers)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether both pools can serve: some prefill worker can hand over to some decode worker."""
-        return self.num_links > 0

@@ -26,10 +26,10 @@ UNPROVED_TIMEOUT_S = 3.0
 """Time that a listener waits for the proof of a connecting process, in seconds. Then the connection is aborted and
 counted. Longer lets strangers hold connections longer; shorter refuses peers that are slow for a moment.
 """
-MAX_UNPROVED = 256
-"""Most connections of one listener that have not proved themselves. More takes file descriptors, of which processes
-often have 1,024. Fewer lets a flood of strangers push out peers before they can answer. It must exceed
-ACCEPTED_PER_ROUND.
+MAX_UNPROVED = 1024
+"""Most connections of one listener that have not proved themselves. More takes more of the file descriptors
+(MAX_OPEN_FILES of cluster/rpc/listener.py). Fewer lets a flood of strangers, or a thousand workers that come back to a
+restarted Scheduler at once, push out peers before they can answer. It must exceed ACCEPTED_PER_ROUND.
 """
 ACCEPTED_PER_ROUND = 100
 """Connections that a listener accepts in one round of the event loop. More delays the other work of the process; fewer

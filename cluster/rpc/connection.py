@@ -14,16 +14,18 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
+from inspect import isawaitable
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from cluster.errors import ErrorMessage, ServingError
+from cluster.errors import ErrorMessage, ServingError, UnknownMessage
 from cluster.network.keepalive import DEAD_PEER_S, IDLE_S, PROBE_INTERVAL_S, PROBES
 
 logger = logging.getLogger("baton.channel")
 A = TypeVar("A")
 R = TypeVar("R")
+H = TypeVar("H")
 MAX_FRAME_BYTES = 1 << 28
 """Most bytes of one frame. A longer frame closes the connection. A higher limit lets one message take more memory; a
 lower limit fails requests with long prompts.
@@ -37,6 +39,10 @@ SILENT_INTERVALS, PATIENT_INTERVALS = 4, 12
 12 for the listening side, which would end all its work for the peer. More notices a process that hangs later; fewer
 takes a busy process for a dead one. Intervals are counted and not timed, so that a process that was itself stopped for
 a while lets its peers speak first.
+"""
+MAX_LOGGED = 16
+"""Posts of one connection, by name, that are logged as unreadable. More lets a peer fill the log; fewer hides what a
+process of another version sends.
 """
 _LENGTH = struct.Struct(">I")
 _KEEPALIVE = {
@@ -91,17 +97,20 @@ class Service:
     """The calls and posts that one side of a connection answers."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, tuple[Method[Any, Any], Callable[[Connection, Any], Awaitable[Any]]]] = {}
+        self._calls: dict[str, tuple[Method[Any, Any], Callable[[Connection, Any], Any]]] = {}
         self._posts: dict[str, tuple[Method[Any, Any], Callable[[Connection, Any], None]]] = {}
         self._when_closed: list[Callable[[Connection], None]] = []
         self.on_writable: Callable[[Connection], None] = _ignore
         """Called when the peer reads again after `Connection.is_writable` was False."""
 
-    def on_call(self, method: Method[A, R], handler: Callable[[A], Awaitable[R]]) -> None:
-        """Answer calls of a method with `handler`. The handler is cancelled when the caller gives up or is gone."""
+    def on_call(self, method: Method[A, R], handler: Callable[[A], R | Awaitable[R]]) -> None:
+        """Answer calls of a method with `handler`. A handler that has its answer at once returns it: messages that were
+        received together are then handled in their order, and no task is created. Otherwise the handler returns an
+        awaitable, which is cancelled when the caller gives up or is gone.
+        """
         self.on_call_of(method, lambda _, argument: handler(argument))
 
-    def on_call_of(self, method: Method[A, R], handler: Callable[["Connection", A], Awaitable[R]]) -> None:
+    def on_call_of(self, method: Method[A, R], handler: Callable[["Connection", A], R | Awaitable[R]]) -> None:
         """As `on_call`, for a handler that needs the connection of the caller."""
         self._calls[method.name] = (method, handler)
 
@@ -118,17 +127,26 @@ class Service:
     def on_post(self, method: Method[A, None], handler: Callable[["Connection", A], None]) -> None:
         self._posts[method.name] = (method, handler)
 
-    async def answer(self, connection: "Connection", method_name: str, body: msgspec.Raw) -> Any:
-        method, handler = self._calls[method_name]
-        return await handler(connection, method.decode_argument(body))
+    def answer(self, connection: "Connection", method_name: str, body: msgspec.Raw) -> Any:
+        """The answer of a call, or an awaitable of it. Raises UnknownMessage."""
+        method, handler = self._known(self._calls, method_name)
+        return handler(connection, _decoded(method, body))
 
     def take(self, connection: "Connection", method_name: str, body: msgspec.Raw) -> None:
-        method, handler = self._posts[method_name]
-        argument = method.decode_argument(body)
+        """Take a post. Raises UnknownMessage."""
+        method, handler = self._known(self._posts, method_name)
+        argument = _decoded(method, body)
         try:
             handler(connection, argument)
         except Exception:
             logger.exception("%s failed", method_name)
+
+    @staticmethod
+    def _known(handlers: dict[str, H], method_name: str) -> H:
+        handler = handlers.get(method_name)
+        if handler is None:
+            raise UnknownMessage("this process does not know the message")
+        return handler
 
 
 class Connection(asyncio.Protocol):
@@ -154,6 +172,8 @@ class Connection(asyncio.Protocol):
         """Whether anything was received since the last check."""
         self._num_silent = 0
         """Silent intervals in a row."""
+        self._unreadable: set[str] = set()
+        """Names of the posts that could not be read, which are logged once."""
 
     @property
     def is_open(self) -> bool:
@@ -238,11 +258,12 @@ class Connection(asyncio.Protocol):
     def _take(self, frame: _Frame) -> None:
         match frame.kind:
             case _Kind.POST:
-                self._service.take(self, frame.method, frame.body)
+                try:
+                    self._service.take(self, frame.method, frame.body)
+                except UnknownMessage as error:
+                    self._note_unreadable(frame.method, error)
             case _Kind.CALL:
-                task = asyncio.create_task(self._answer(frame))
-                self._answering[frame.call_id] = task
-                task.add_done_callback(lambda _: self._answering.pop(frame.call_id, None))
+                self._begin_answer(frame)
             case _Kind.CANCEL:
                 if task_to_cancel := self._answering.get(frame.call_id):
                     task_to_cancel.cancel()
@@ -281,9 +302,31 @@ class Connection(asyncio.Protocol):
         except Exception as error:  # a caller must not wait forever
             answer.set_exception(ServingError(f"the answer of a call cannot be read: {error!r}"))
 
-    async def _answer(self, call: _Frame) -> None:
+    def _note_unreadable(self, method: str, error: UnknownMessage) -> None:
+        if method not in self._unreadable and len(self._unreadable) < MAX_LOGGED:
+            self._unreadable.add(method)
+            logger.warning("posts %.64r of a peer are ignored: %s", method, error)
+
+    def _begin_answer(self, call: _Frame) -> None:
         try:
-            frame = _encoded(_Kind.RESULT, call.call_id, "", await self._service.answer(self, call.method, call.body))
+            answer = self._service.answer(self, call.method, call.body)
+            if isawaitable(answer):
+                task = asyncio.create_task(self._answer_later(call, answer))
+                self._answering[call.call_id] = task
+                task.add_done_callback(lambda _: self._answering.pop(call.call_id, None))
+                return
+            frame = _encoded(_Kind.RESULT, call.call_id, "", answer)
+        except ServingError as error:
+            frame = _encoded_failure(call, error)
+        except Exception as error:
+            logger.exception("%s failed", call.method)
+            frame = _encoded_failure(call, ServingError(f"{call.method} failed: {type(error).__name__}: {error}"))
+        if self.is_open:
+            self._write(frame)
+
+    async def _answer_later(self, call: _Frame, answer: Awaitable[Any]) -> None:
+        try:
+            frame = _encoded(_Kind.RESULT, call.call_id, "", await answer)
         except ServingError as error:
             frame = _encoded_failure(call, error)
         except asyncio.CancelledError as error:
@@ -304,6 +347,14 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             raise ConnectionLost("the peer is gone")
         self._transport.write(_LENGTH.pack(len(frame)) + frame)
+
+
+def _decoded(method: Method[A, Any], body: msgspec.Raw) -> A:
+    """Raises UnknownMessage."""
+    try:
+        return method.decode_argument(body)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        raise UnknownMessage(f"{method.name} cannot be read: {error}") from error
 
 
 def _encoded(kind: _Kind, call_id: int, method: str, body: Any) -> bytes:

@@ -6,10 +6,15 @@ from contextlib import suppress
 
 from cluster.messages.ids import Address
 from cluster.network.handshake import PROCESS_BYTES, Refused
+from cluster.network.open_files import allow_open_files
 from cluster.network.proving import UnprovedConnections, listen, prove
 from cluster.network.secret import cluster_secret
 from cluster.rpc.connection import Connection, ConnectionLost, NobodyThere, Service
 
+MAX_OPEN_FILES = 65_536
+"""Files that a process with a listener may have open, as far as its hard limit permits. Each peer takes one, and soft
+limits are often 1,024: fewer than the workers of a large cluster. More has no use; fewer refuses peers.
+"""
 CLOSE_TIMEOUT_S = 3.0
 """Time that a closing listener gives its connections to send what is buffered, in seconds. Then the listener is closed
 anyway. Longer delays the end of a worker whose peers do not read; shorter cuts off the last tokens for slow peers.
@@ -34,6 +39,7 @@ class Listener:
     @classmethod
     async def start(cls, host: str, service: Service) -> "Listener":
         """Listen on a free port of `host`, an address of this machine that the other nodes reach."""
+        allow_open_files(MAX_OPEN_FILES)
         process = secrets.token_hex(PROCESS_BYTES)
         unproved = UnprovedConnections()
         connections: set[Connection] = set()

@@ -11,7 +11,7 @@ from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta
 from cluster.messages.scheduler_events import Events, OpenRequests, WorkerLeft
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.rpc.connection import Method
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.lease_terms import LeaseId, Promise, Refusal
@@ -32,12 +32,16 @@ REPORT = Method[ReportDelta, DeltaReply]("report", ReportDelta, DeltaReply)
 """A worker's periodic report."""
 KV_EVENTS = Method[KvEvents, None]("kv_events", KvEvents)
 """KV blocks that a worker's caches have gained and lost. A lost message is noticed by the gap in the numbers."""
+ROSTER = Method[int, RosterChange]("roster", int, RosterChange)
+"""Asks for what has changed in the roster of live workers since a version. 0 asks for all of it."""
 VIEW = Method[None, ClusterView]("view", None, ClusterView)
 """Asks for a snapshot of the Scheduler's state."""
 QUEUE = Method[None, list[QueuedRequest]]("queue", None, list[QueuedRequest])
 """Asks for the requests that wait for a placement, and how long they are expected to wait."""
 LOCATE = Method[WorkerId, Address | None]("locate", WorkerId, Address | None)
 """Asks where a worker listens. The answer is None if the Scheduler does not know the worker."""
+REPLACED = Method[int, None]("replaced", int)
+"""To a Scheduler: a Scheduler of this epoch exists. One of a lower epoch serves no more."""
 
 PREFILL = Method[GenerateRequest, PrefillResult | None]("prefill", GenerateRequest, PrefillResult | None)
 """Asks a prefill worker to prefill. Cancellation of the call aborts the prefill."""

@@ -116,7 +116,7 @@ class AdmissionControl:
         shown: list[QueuedRequest] = []
         for number, waiting in enumerate(islice(self._queue.in_order(), NUM_SHOWN)):
             placement_input = self._input_of(waiting, now)
-            choice = self._placer.choose(placement_input, self._placer.candidates_for(placement_input))
+            choice = self._placer.choose(placement_input, self._placer.candidates_for(placement_input, waiting.ingress))
             shown.append(
                 QueuedRequest(
                     request_id=waiting.request.request_id,
@@ -144,7 +144,7 @@ class AdmissionControl:
             waiting.begin_anew(now)
         waiting.suspect(self._quarantine.num_lost(waiting.request.digest, now))
         placement_input = self._input_of(waiting, now)
-        candidates = self._placer.candidates_for(placement_input)
+        candidates = self._placer.candidates_for(placement_input, waiting.ingress)
         choice = self._placer.choose(placement_input, candidates)
         if choice is None:
             return no_worker(waiting.request, by_pool)

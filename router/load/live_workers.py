@@ -1,10 +1,11 @@
 """LiveWorkers: the workers that report, their load, what they cache, and which pairs of them hand nothing over.
 
 A worker exists by its reports: the first report adds the worker, and REPORT_TIMEOUT_S without a report removes it, so
-that a restarted Scheduler knows all workers after one report interval. A worker that an ingress cannot reach gets no
-requests until it reports again. What is known of that worker is kept, since it may well live. A worker that has missed
-a few reports is stale (router/load/worker_state.py): it is used only if all workers of its
-pool are. cluster/worker/watchdog.py finds an engine that lives and does not answer.
+that a restarted Scheduler knows all workers after one report interval. A worker whose connection to the Scheduler has
+ended, or that several ingresses cannot reach (router/load/suspected_workers.py), gets no requests until it reports
+again. What is known of that worker is kept, since it may well live. A worker that has missed a few reports is stale
+(router/load/worker_state.py): it is used only if all workers of its pool are. cluster/worker/watchdog.py finds an
+engine that lives and does not answer.
 """
 
 from collections import Counter, OrderedDict
@@ -12,13 +13,15 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, final
 
-from cluster.messages.ids import Pool, WorkerId
+from cluster.messages.ids import IngressId, Pool, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.reports import WorkerReport
-from cluster.messages.views import ClusterView, WorkerView
+from cluster.messages.views import ClusterView, RosterChange, RosterEntry, WorkerView
 from router.load.charge import Charge
 from router.load.prefill_share import PrefillShare, lately
+from router.load.roster import Roster
 from router.load.suspected_pairs import SuspectedPairs
+from router.load.suspected_workers import SuspectedWorkers
 from router.load.worker_state import WorkerState
 from router.prediction.learned_latency import LatencyModels
 from router.prediction.worker_model import WorkerModel
@@ -31,6 +34,11 @@ placing requests on workers that are dead.
 SORTED_AGE_S: Final = 0.05
 """Age up to which the workers that were sorted by pool are used again, in seconds. Lower sorts more often; higher uses
 a worker for longer after its reports have stopped.
+"""
+
+LINKS_AGE_S: Final = 0.25
+"""Age up to which the number of links is told again, in seconds. Lower counts more often while ingresses ask; higher
+shows a link later.
 """
 
 
@@ -74,11 +82,15 @@ class LiveWorkers:
         self.models = LatencyModels()
         self.index = PrefixIndex()
         self.by_id: dict[WorkerId, WorkerState] = {}
-        """All workers that are known, also those that an ingress could not reach."""
+        """All workers that are known, also those that can probably not be reached."""
         self.num_placed = 0
         """Placements so far."""
         self.pairs = SuspectedPairs()
         """Pairs of workers that hand nothing over, because a handoff between them was wrong."""
+        self.suspects = SuspectedWorkers()
+        self._roster = Roster()
+        self._num_links = 0
+        self._links_counted_at = float("-inf")
         self._prompt_share = PrefillShare()
         """Share of all workers' time that prompts take."""
         self._sorted = _not_sorted()
@@ -95,6 +107,7 @@ class LiveWorkers:
             return None
         added = WorkerState(report, WorkerModel(self.models.model(report.shape.kind)), self.models.bias, now)
         self.by_id[report.worker] = self._by_age[report.worker] = added
+        self._roster.put(RosterEntry(report.worker, report.pool, report.max_requests, report.address))
         self._changed()
         return added
 
@@ -111,12 +124,16 @@ class LiveWorkers:
             link = self.models.transfer(transfer.prefill, report.worker, report.links.get(transfer.prefill))
             link.observe(transfer.num_tokens * report.shape.kv_bytes_per_token, transfer.seconds)
         self._by_age.move_to_end(report.worker)
-        while now - (oldest := next(iter(self._by_age.values()))).reported_at > REPORT_TIMEOUT_S:
-            self.forget(oldest.worker)
+        self._forget_the_silent(now)
         return state
 
+    def suspect(self, ingress: IngressId | None, worker: WorkerId, now: float) -> None:
+        """An ingress could not reach the worker."""
+        if worker in self.by_id and self.suspects.suspect(ingress, worker, now):
+            self.lose(worker)
+
     def lose(self, worker: WorkerId) -> None:
-        """One ingress could not reach the worker."""
+        """The worker can probably not be reached."""
         if (known := self.by_id.get(worker)) is not None:
             known.lose()
             self._changed()
@@ -126,6 +143,8 @@ class LiveWorkers:
         self.by_id.pop(worker, None)
         self._by_age.pop(worker, None)
         self._changed()
+        self.suspects.forget(worker)
+        self._roster.remove(worker)
         self.index.forget(worker)
         self.models.forget(worker)
 
@@ -171,6 +190,15 @@ class LiveWorkers:
             self._num_of_kind = dict(Counter(state.report.shape.kind for state in self.by_id.values()))
         return self._num_of_kind.get(kind, 0)
 
+    def roster(self, since: int, now: float) -> RosterChange:
+        """What has changed in the roster since a version. 0 stands for everything."""
+        self._forget_the_silent(now)
+        if now - self._links_counted_at > LINKS_AGE_S:
+            prefills = self.prefill_workers(now)
+            self._links_counted_at = now
+            self._num_links = sum([len(state.links.keys() & prefills) for state in self._live(now)])
+        return self._roster.since(since, self._num_links)
+
     def view(self, now: float) -> ClusterView:
         """A snapshot of the live workers and of the links among them."""
         live = {state.worker: state for state in self._live(now)}
@@ -195,6 +223,8 @@ class LiveWorkers:
             assert worker == state.worker
             state.validate()
         self.index.validate()
+        self.suspects.validate()
+        self._roster.validate(frozenset(self.by_id))
         assert self._by_age.keys() == self.by_id.keys()
         ages = [state.reported_at for state in self._by_age.values()]
         assert ages == sorted(ages)
@@ -205,10 +235,15 @@ class LiveWorkers:
             if self.num_placed < lists.room_until:
                 assert len(worker_state.charges) < worker_state.room
 
+    def _forget_the_silent(self, now: float) -> None:
+        while self._by_age and now - (oldest := next(iter(self._by_age.values()))).reported_at > REPORT_TIMEOUT_S:
+            self.forget(oldest.worker)
+
     def _changed(self) -> None:
         """Another set of workers lives."""
         self._sorted = _not_sorted()
         self._prefills = self._num_of_kind = None
+        self._links_counted_at = float("-inf")
 
     def _live_prefills(self, now: float) -> frozenset[WorkerId]:
         return frozenset(w.worker for w in self._live(now) if w.pool is Pool.PREFILL)

@@ -89,7 +89,7 @@ class WorkerState:
         self.reported_at = now
         self._report_gap_s = 1.0
         self.is_lost = False
-        """An ingress could not reach the worker since the worker last reported."""
+        """The worker can probably not be reached, and has not reported since."""
         self.model = model
         self.charges: dict[RequestId, Charge] = {}
         """All open requests that occupy the worker."""
@@ -142,7 +142,7 @@ class WorkerState:
         return self.room < room_before
 
     def lose(self) -> None:
-        """An ingress could not reach the worker."""
+        """The worker can probably not be reached."""
         self.is_lost = True
 
     def is_stale(self, now: float) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import final
 
-from cluster.messages.ids import Path
+from cluster.messages.ids import Path, WorkerId
 from cluster.messages.placement import Prediction
 from router.load.charge import Work
 from router.load.live_workers import WorkersByPool
@@ -85,27 +85,54 @@ Policy = Callable[[PlacementInput, Candidates, LatencyModels], Choice | None]
 
 
 def candidates_of(
-    placement_input: PlacementInput, workers: WorkersByPool, suspects: frozenset[Pair], num_placed: int
+    placement_input: PlacementInput,
+    workers: WorkersByPool,
+    suspects: frozenset[Pair],
+    unreachable: frozenset[WorkerId],
+    num_placed: int,
 ) -> Candidates:
-    """Workers that have room and that the request has not failed on. `num_placed`: placements so far."""
+    """Workers that have room and that the request has not failed on. `unreachable`: workers that the request's ingress
+    could not reach lately, for requests that no other worker can take. `num_placed`: placements so far.
+    """
     request = placement_input.request
     return Candidates(
         request.path,
-        _usable(workers.prefills, placement_input, workers, num_placed)
-        or _usable(workers.stale_prefills, placement_input, workers, num_placed),
-        _usable(workers.decodes, placement_input, workers, num_placed)
-        or _usable(workers.stale_decodes, placement_input, workers, num_placed),
+        _first_usable(workers.prefills, workers.stale_prefills, placement_input, workers, unreachable, num_placed),
+        _first_usable(workers.decodes, workers.stale_decodes, placement_input, workers, unreachable, num_placed),
         workers.stale_share,
         suspects,
         request.can_hand_over,
     )
 
 
+def _first_usable(
+    fresh: list[WorkerState],
+    stale: list[WorkerState],
+    placement_input: PlacementInput,
+    workers: WorkersByPool,
+    unreachable: frozenset[WorkerId],
+    num_placed: int,
+) -> list[WorkerState]:
+    excluded = placement_input.request.excluded
+    if unreachable:
+        without = excluded | unreachable
+        usable = _usable(fresh, placement_input, workers, without, num_placed)
+        if usable or (usable := _usable(stale, placement_input, workers, without, num_placed)):
+            return usable
+    return _usable(fresh, placement_input, workers, excluded, num_placed) or _usable(
+        stale, placement_input, workers, excluded, num_placed
+    )
+
+
 def _usable(
-    several: list[WorkerState], placement_input: PlacementInput, workers: WorkersByPool, num_placed: int
+    several: list[WorkerState],
+    placement_input: PlacementInput,
+    workers: WorkersByPool,
+    excluded: frozenset[WorkerId],
+    num_placed: int,
 ) -> list[WorkerState]:
     """In rotation, so that the first of equal workers is not always the same one."""
-    usable, excluded = several, placement_input.request.excluded
+    usable = several
     if num_placed >= workers.room_until:
         usable = [worker for worker in usable if len(worker.charges) < worker.room]
     if excluded:

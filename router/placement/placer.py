@@ -52,9 +52,11 @@ class Placer:
         others = self._others(request, slo, arrivals, now)
         return PlacementInput(request, slo, hits, lengths, age_s, others, now)
 
-    def candidates_for(self, placement_input: PlacementInput) -> Candidates:
+    def candidates_for(self, placement_input: PlacementInput, ingress: IngressId | None) -> Candidates:
         workers, now = self._workers, placement_input.now
-        return candidates_of(placement_input, workers.by_pool(now), workers.pairs.held(now), workers.num_placed)
+        unreachable = workers.suspects.of(ingress, now)
+        by_pool, pairs = workers.by_pool(now), workers.pairs.held(now)
+        return candidates_of(placement_input, by_pool, pairs, unreachable, workers.num_placed)
 
     def choose(self, placement_input: PlacementInput, candidates: Candidates) -> Choice | None:
         """Returns None if no worker can take the request."""

@@ -1,18 +1,18 @@
 """Placement by an ingress while the Scheduler is away, so that its absence costs goodput and not availability. Pure.
 
 An ingress places the whole request on a decode worker (path D), or on a prefill worker if no decode worker has room
-(path P). The workers are those of the Scheduler's latest view. The worker with the fewest open requests of this ingress
-gets the request; equals are chosen one after another. An ingress does not know the requests of other ingresses,
-nor the workers that have died since the view. A session finds a dead worker by its failure and asks again without that
+(path P). The workers are those of the Scheduler's latest roster. The worker with the fewest open requests of this
+ingress gets the request; equals are chosen one after another. An ingress does not know the requests of other ingresses,
+nor the workers that have died since then. A session finds a dead worker by its failure and asks again without that
 worker. There is no handoff, so a choice can be slow but not wrong.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from cluster.messages.ids import Path, Pool, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.views import WorkerView
+from cluster.messages.views import RosterEntry
 from cluster.slo import SloConfig
 
 RETRY_AFTER_S = 5.0
@@ -26,8 +26,8 @@ class FallbackPlacement:
 
     def __init__(self, slo: SloConfig) -> None:
         self._slo = slo
-        self.workers: Sequence[WorkerView] = ()
-        """The live workers of the Scheduler's latest view."""
+        self.workers: Collection[RosterEntry] = ()
+        """The live workers of the Scheduler's latest roster."""
         self._open: dict[RequestId, WorkerId] = {}
         self._num_open: Counter[WorkerId] = Counter()
         self._next = 0
@@ -67,7 +67,7 @@ class FallbackPlacement:
         is_overload = bool(usable) and request.path is None
         return Rejection(retry_after_s=RETRY_AFTER_S, why=f"the Scheduler is away, and {why}", is_overload=is_overload)
 
-    def _least_loaded(self, workers: Sequence[WorkerView]) -> WorkerId:
+    def _least_loaded(self, workers: Sequence[RosterEntry]) -> WorkerId:
         self._next += 1
         start = self._next % len(workers)
         return min([*workers[start:], *workers[:start]], key=lambda w: self._num_open[w.worker]).worker

@@ -2,7 +2,7 @@
 
 - **Away.** The Scheduler is away when its connection is lost. A process that hangs loses its connection after some
   seconds (cluster/rpc/connection.py). A slow Scheduler is not away.
-- **Back.** The Scheduler is back when it has given a view of its workers. A new Scheduler process first needs reports
+- **Back.** The Scheduler is back when it has told which workers live. A new Scheduler process first needs reports
   of the workers.
 - **Waiting.** A request waits for a Scheduler that has just gone away, for PATIENCE_S at most. Requests that come later
   do not wait. If no worker is known, a request waits for as long as its class may wait for a worker
@@ -20,6 +20,7 @@ from contextlib import suppress
 
 import msgspec
 
+from cluster.clients.known_workers import KnownWorkers
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.scheduler_outbox import SchedulerOutbox
 from cluster.clients.worker_client import WorkerConnections
@@ -27,7 +28,7 @@ from cluster.errors import ServingError
 from cluster.messages.ids import Address, IngressId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, SchedulerEvent
-from cluster.messages.views import ClusterView
+from cluster.messages.views import Readiness
 from cluster.rpc.connection import Connection, ConnectionLost
 from cluster.rpc.protocol import EVENTS, HEARD, OPEN_REQUESTS
 from router.quarantine.quarantine import MAX_ENGINES_LOST, Quarantine, quarantined
@@ -40,9 +41,9 @@ PATIENCE_S = 1.0
 Scheduler is replaced; shorter places more requests without the Scheduler's knowledge.
 """
 LOOK_INTERVAL_S = 5.0
-"""Time between two looks at the Scheduler, in seconds. With each look an ingress gets the live workers, for the time
-without a Scheduler, and lists its open requests. Longer makes both older; shorter costs the Scheduler CPU for each
-ingress.
+"""Time between two looks at the Scheduler, in seconds. With each look an ingress learns which workers have come and
+gone, for the time without a Scheduler, and lists its open requests. Longer makes both older; shorter costs the
+Scheduler CPU for each ingress.
 """
 RETRY_INTERVAL_S = 0.1
 """Time between two looks while the Scheduler is away, in seconds. Longer finds a new one later; shorter costs CPU."""
@@ -59,6 +60,7 @@ class SchedulerFailover:
         self._scheduler = scheduler
         self._workers = workers
         self._fallback = fallback
+        self._known = KnownWorkers()
         self._outbox = SchedulerOutbox(IngressId(secrets.token_hex(8)))
         self._quarantine = Quarantine()
         """The quarantine of this ingress's own requests, for the time when the Scheduler is away. At all other times
@@ -73,9 +75,9 @@ class SchedulerFailover:
         self._is_back = asyncio.Event()
         self._away_since = _now()
         self._reached_at: float | None = None
-        """Time of the first view of this Scheduler process. None before it."""
+        """Time of the first answer of this Scheduler process. None before it."""
         self._was_there = False
-        """Whether the Scheduler has been there at any time. Its first view is no return."""
+        """Whether the Scheduler has been there at any time. Its first answer is no return."""
         self._look_now = asyncio.Event()
         self._looking = asyncio.create_task(self._look_forever())
 
@@ -110,15 +112,12 @@ class SchedulerFailover:
             with suppress(ConnectionLost):  # the outbox sends the event again on the next connection
                 self._connection.post(EVENTS, message)
 
-    async def view(self) -> ClusterView:
-        """The Scheduler's view. A caller that gets a view also finds the Scheduler back for placements.
-
-        Raises:
-            ServingError: the Scheduler is away or slow.
+    async def readiness(self) -> Readiness:
+        """Whether the cluster can serve, as the Scheduler sees it now. A caller that gets an answer also finds the
+        Scheduler back for placements. Raises ServingError: the Scheduler is away or slow.
         """
-        view = await self._scheduler.view()
-        self._take_view(view)
-        return view
+        await self._learn()
+        return self._known.readiness
 
     def _place_alone(self, request: PlacementRequest) -> Placement | Rejection:
         num_lost = self._quarantine.num_lost(request.digest, _now())
@@ -150,6 +149,7 @@ class SchedulerFailover:
         is the list of open requests exact.
         """
         self._connection = connection
+        self._known.begin_anew()
         open_requests, kept = self._outbox.connected(address.process, _now())
         with suppress(ConnectionLost):
             connection.post(OPEN_REQUESTS, open_requests)
@@ -178,9 +178,7 @@ class SchedulerFailover:
         while True:
             try:
                 self._list_open()
-                await self.view()
-                if self._is_back.is_set():
-                    await self._workers.learn([worker.worker for worker in self._fallback.workers])
+                await self._learn()
             except ServingError as error:
                 if self._connection is None:
                     self._lost()
@@ -195,18 +193,23 @@ class SchedulerFailover:
                     await self._look_now.wait()
             self._look_now.clear()
 
-    def _take_view(self, view: ClusterView) -> None:
+    async def _learn(self) -> None:
+        """Learn which workers live. Raises ServingError: the Scheduler is away or slow."""
+        self._known.take(await self._scheduler.roster(self._known.version))
         if self._reached_at is None:
             self._reached_at = _now()
-        if view.workers or self._is_back.is_set() or _now() - self._reached_at >= GRACE_S:
-            if self._fallback.workers and not view.workers:
-                self._look_now.set()  # a new Scheduler may have no report of a worker yet
-            self._fallback.workers = view.workers
-            if not self._is_back.is_set():
-                self._is_back.set()
-                level = logging.WARNING if self._was_there else logging.INFO
-                logger.log(level, "the Scheduler is there and knows %d workers", len(view.workers))
-                self._was_there = True
+        known = self._known.by_id
+        if not known and not self._is_back.is_set() and _now() - self._reached_at < GRACE_S:
+            return
+        if self._fallback.workers and not known:
+            self._look_now.set()  # a new Scheduler may have no report of a worker yet
+        self._fallback.workers = tuple(known.values())
+        self._workers.learn({worker: entry.address for worker, entry in known.items()})
+        if not self._is_back.is_set():
+            self._is_back.set()
+            level = logging.WARNING if self._was_there else logging.INFO
+            logger.log(level, "the Scheduler is there and knows %d workers", len(known))
+            self._was_there = True
 
 
 def _now() -> float:

@@ -23,7 +23,7 @@ from cluster.errors import ServingError, StateUnavailable
 from cluster.messages.ids import Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement
 from cluster.messages.transport import LinkSpeed, WorkerTransport
-from cluster.messages.views import ClusterView, QueuedRequest, WorkerView
+from cluster.messages.views import ClusterView, QueuedRequest, Readiness, WorkerView
 from cluster.metrics import Family, MetricSample, Scrape, render
 from router.session.receipt import Terms
 from tests.conformance.watch import watched
@@ -97,6 +97,10 @@ class FakeCluster:
         if self._error is not None:
             raise self._error
         return self._view
+
+    async def readiness(self) -> Readiness:
+        view = await self.view()
+        return Readiness(view.num_prefill, view.num_decode, view.num_links)
 
     async def queue(self) -> list[QueuedRequest]:
         return [

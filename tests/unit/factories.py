@@ -7,7 +7,8 @@ from cluster.messages.ids import Address, Outcome, Pool, RequestId, SloClass, Wo
 from cluster.messages.placement import PlacementRequest
 from cluster.messages.reports import WorkerLoad, WorkerReport
 from cluster.messages.transport import LinkSpeed, WorkerTransport
-from cluster.messages.views import ClusterView, WorkerView
+from cluster.messages.views import ClusterView, RosterEntry, WorkerView
+from cluster.scheduler_registry import SchedulerRecord
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from router.session.receipt import RouteReceipt
 
@@ -26,6 +27,10 @@ def a_placement_request(request_id: str = "r", **fields: Any) -> PlacementReques
 
 def an_address(host: str = "p0") -> Address:
     return Address(host, 1, "70726f63657373")
+
+
+def a_scheduler(address: Address, epoch: int = 1) -> SchedulerRecord:
+    return SchedulerRecord(epoch=epoch, address=address, node="n0")
 
 
 def a_prefill_report(worker: str = "p0") -> WorkerReport:
@@ -70,6 +75,11 @@ def a_decode_view(
         transport=WorkerTransport(),
         links=links(connected),
     )
+
+
+def an_entry(worker: str = "d0", max_requests: int = MANY) -> RosterEntry:
+    pool = Pool.PREFILL if worker.startswith("p") else Pool.DECODE
+    return RosterEntry(WorkerId(worker), pool, max_requests, an_address(worker))
 
 
 def a_view(*workers: WorkerView) -> ClusterView:

@@ -3,12 +3,12 @@
 import asyncio
 
 from cluster.clients.scheduler_client import SchedulerClient
-from cluster.messages.ids import Address
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.rpc.listener import Listener
+from cluster.scheduler_registry import SchedulerRecord
 from router.scheduler_service import SchedulerService
 from router.state import RouterState
-from tests.unit.factories import a_decode_report
+from tests.unit.factories import a_decode_report, a_scheduler
 
 
 async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_bring_it_back() -> None:
@@ -24,5 +24,5 @@ async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_
     await listener.close()
 
 
-async def _found(listener: Listener) -> Address:
-    return listener.address
+async def _found(listener: Listener) -> SchedulerRecord:
+    return a_scheduler(listener.address)

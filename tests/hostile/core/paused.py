@@ -12,6 +12,7 @@ from cluster.messages.placement import Placement, PlacementRequest
 from cluster.messages.reports import WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import RequestClosed
 from cluster.rpc.listener import Listener
+from cluster.scheduler_registry import SchedulerRecord
 from cluster.slo import SloConfig
 from router.scheduler_service import SchedulerService
 from router.session.fallback_placement import FallbackPlacement
@@ -28,7 +29,8 @@ START_S = 10.0
 class SchedulerProcess:
     """The real service of the Scheduler behind a real listener, and one idle decode worker that reports."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int = 1) -> None:
+        self.epoch = epoch
         self.state: RouterState
         self.listener: Listener
         self._loop = asyncio.new_event_loop()
@@ -63,6 +65,7 @@ class SchedulerProcess:
         self.state = RouterState()
         self.service = SchedulerService(self.state)
         self.listener = await Listener.start("127.0.0.1", self.service.service)
+        self.record = SchedulerRecord(epoch=self.epoch, address=self.listener.address, node="n0")
         self._reporting = asyncio.create_task(self._report())
 
     async def _report(self) -> None:
@@ -99,7 +102,7 @@ class Ingress:
 
     def __init__(self) -> None:
         self.scheduler = SchedulerProcess()
-        peer = SchedulerClient(self._locate)
+        peer = SchedulerClient(self._find)
         self.scheduling = SchedulerFailover(peer, WorkerConnections(peer), FallbackPlacement(SloConfig()))
         self._number = 0
 
@@ -129,7 +132,7 @@ class Ingress:
 
     def restart_scheduler(self) -> None:
         self.scheduler.kill()
-        self.scheduler = SchedulerProcess()
+        self.scheduler = SchedulerProcess(self.scheduler.epoch + 1)
 
     def die(self) -> None:
         """Its connection ends, and it does not come back."""
@@ -137,8 +140,8 @@ class Ingress:
         assert self.scheduling._connection is not None
         self.scheduling._connection.close()
 
-    async def _locate(self) -> Address:
-        return self.scheduler.listener.address
+    async def _find(self) -> SchedulerRecord:
+        return self.scheduler.record
 
 
 async def until(is_so: Callable[[], bool], timeout_s: float) -> None:

@@ -17,7 +17,9 @@ from cluster.messages.ids import Address, RequestId, WorkerId
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.listener import Listener
 from cluster.rpc.protocol import ANSWER, LOCATE, PREFILL, START, Start
+from cluster.scheduler_registry import SchedulerRecord
 from kvtransfer.handoff import PrefillResult
+from tests.unit.factories import a_scheduler
 
 WORKER = WorkerId("w0")
 PATIENCE_S = 5.0
@@ -75,10 +77,10 @@ async def known(worker: FakeWorker) -> AsyncIterator[WorkerConnections]:
     service.on_call(LOCATE, locate)
     scheduler = await Listener.start("127.0.0.1", service)
 
-    async def address() -> Address:
-        return scheduler.address
+    async def find() -> SchedulerRecord:
+        return a_scheduler(scheduler.address)
 
-    yield WorkerConnections(SchedulerClient(address))
+    yield WorkerConnections(SchedulerClient(find))
     await scheduler.close()
 
 

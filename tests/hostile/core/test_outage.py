@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cluster.messages.ids import IngressId, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, Rejection
-from cluster.messages.scheduler_events import RequestClosed, WorkerLost
+from cluster.messages.scheduler_events import RequestClosed
 from cluster.slo import SloConfig
 from router.admission.verdict import MAX_QUEUE
 from router.load.live_workers import REPORT_TIMEOUT_S
@@ -27,7 +27,7 @@ def come_back(state: RouterState, now: float, *, number: int = 1) -> None:
 
 def lose_all(state: RouterState, now: float) -> None:
     for worker in state.view(now).workers:
-        state.handle(WorkerLost(worker=worker.worker), now)
+        state.disconnected(worker.worker)
 
 
 @pytest.mark.parametrize("slo_class", SloClass)

@@ -53,16 +53,51 @@ def closed(request_id: str) -> RequestClosed:
 
 def test_worker_exists_until_its_reports_time_out() -> None:
     state = a_state(num_prefill=1, num_decode=1)
-    assert state.view(REPORT_TIMEOUT_S).is_ready
+    assert state.view(REPORT_TIMEOUT_S).num_links == 1
     assert state.view(REPORT_TIMEOUT_S + 0.001).workers == []
 
 
-def test_lost_worker_is_out_until_it_reports_again() -> None:
+def test_worker_whose_connection_has_ended_is_out_until_it_reports_again() -> None:
     state = a_state(num_prefill=1, num_decode=1)
-    state.handle(WorkerLost(worker=WorkerId("p0")), now=1.0)
-    assert (state._workers.prefill_workers(1.0), state.view(1.0).is_ready) == (frozenset(), False)
+    state.disconnected(WorkerId("p0"))
+    assert (state._workers.prefill_workers(1.0), state.roster(0, 1.0).num_links) == (frozenset(), 0)
     state.handle(a_prefill_report("p0"), now=1.5)
-    assert (state._workers.prefill_workers(1.5), state.view(1.5).is_ready) == (frozenset({WorkerId("p0")}), True)
+    assert (state._workers.prefill_workers(1.5), state.roster(0, 1.5).num_links) == (frozenset({WorkerId("p0")}), 1)
+
+
+def placed_on(state: RouterState, ingress: str, now: float, number: int = 4) -> set[WorkerId | None]:
+    """The decode workers that requests of an ingress are placed on."""
+    answers = [state.place(a_placement_request(f"{ingress}{n}-{now}"), now, IngressId(ingress)) for n in range(number)]
+    return {answer.decode for answer in answers if isinstance(answer, Placement)}
+
+
+def test_worker_that_one_ingress_cannot_reach_stays_for_the_others() -> None:
+    state = a_state(num_prefill=0, num_decode=2)
+    for number in range(50):
+        now = number / 100
+        state.handle(WorkerLost(worker=DECODES[0]), now, IngressId("bad"))
+        assert placed_on(state, "bad", now, number=1) == {DECODES[1]}
+        state.keep_open(IngressId("bad"), frozenset(), now)
+    assert DECODES[0] in placed_on(state, "good", 0.5)
+    state.keep_open(IngressId("good"), frozenset(), 0.9)
+    assert placed_on(state, "bad", 0.99) == {DECODES[1]}
+    assert DECODES[0] in placed_on(state, "bad", 1.01)
+
+
+def test_worker_that_two_ingresses_cannot_reach_is_out_until_its_next_report() -> None:
+    state = a_state(num_prefill=0, num_decode=2)
+    for ingress in ("one", "other"):
+        state.handle(WorkerLost(worker=DECODES[0]), 0.0, IngressId(ingress))
+    assert placed_on(state, "third", 0.1) == {DECODES[1]}
+    state.handle(a_decode_report(DECODES[0], "p0"), 0.2)
+    assert DECODES[0] in placed_on(state, "third", 0.3)
+    assert placed_on(state, "one", 0.3) == {DECODES[1]}
+
+
+def test_worker_that_an_ingress_cannot_reach_is_tried_where_there_is_no_other() -> None:
+    state = a_state(num_prefill=0, num_decode=1)
+    state.handle(WorkerLost(worker=DECODES[0]), 0.0, IngressId("bad"))
+    assert placed_on(state, "bad", 0.1) == {DECODES[0]}
 
 
 def test_worker_without_a_fresh_report_gets_no_request() -> None:
@@ -130,7 +165,7 @@ def test_requests_that_nobody_here_has_placed_take_room_as_soon_as_they_are_repo
 def test_charge_outlives_a_gap_in_the_reports() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.place(a_pair_request("r"), now=0.0)
-    state.handle(WorkerLost(worker=WorkerId("d0")), now=1.0)
+    state.disconnected(WorkerId("d0"))
     state.handle(a_decode_report("d0", "p0"), now=2.0)
     assert load(state, now=2.0) == {"p0": 1, "d0": 1}
 
@@ -191,7 +226,7 @@ def test_worker_that_one_ingress_cannot_reach_keeps_what_is_known_of_it() -> Non
 def test_worker_that_nobody_reaches_and_that_is_silent_is_forgotten() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.handle_kv_events(KvEvents(DECODES[0], 1, True, True, []), 0.0)
-    state.handle(WorkerLost(worker=DECODES[0]), 0.0)
+    state.disconnected(DECODES[0])
     state.handle(a_prefill_report("p0"), REPORT_TIMEOUT_S + 1.0)
     assert state.handle_kv_events(KvEvents(DECODES[0], 2, False, True, []), REPORT_TIMEOUT_S + 1.0)
     assert state.address_of(DECODES[0]) is None
@@ -254,7 +289,12 @@ class RouterStateMachine(RuleBasedStateMachine):
     @rule(worker=workers)
     def lose(self, worker: WorkerId) -> None:
         self.reports.pop(worker, None)
-        self.state.handle(WorkerLost(worker=worker), self.now)
+        self.state.disconnected(worker)
+
+    @rule(worker=workers)
+    def cannot_be_reached_by_another_ingress(self, worker: WorkerId) -> None:
+        """Changes nothing for the one that places here."""
+        self.state.handle(WorkerLost(worker=worker), self.now, IngressId("bad"))
 
     @rule(request_id=requests, num_output_tokens=st.sampled_from([None, 0, 1, 500]))
     def close(self, request_id: RequestId, num_output_tokens: int | None) -> None:

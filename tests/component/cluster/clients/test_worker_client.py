@@ -20,7 +20,9 @@ from cluster.messages.transport import LinkSpeed
 from cluster.rpc.connection import Connection, ConnectionLost, Service
 from cluster.rpc.listener import Listener, connect
 from cluster.rpc.protocol import KV_EVENTS, LEAVING, LOCATE, PLACE, PREFILL, REPORT
+from cluster.scheduler_registry import SchedulerRecord
 from kvtransfer.handoff import PrefillResult
+from tests.unit.factories import a_scheduler
 
 WORKER = WorkerId("p0")
 REQUEST = GenerateRequest(request_id=RequestId("r"), prompt_token_ids=[1], sampling_params=b"")
@@ -72,10 +74,10 @@ class FakeScheduler:
         self.listener = await Listener.start("127.0.0.1", service)
         return self
 
-    async def address(self) -> Address:
+    async def find(self) -> SchedulerRecord:
         if self.listener is None:
             raise ConnectionLost("there is no Scheduler")
-        return self.listener.address
+        return a_scheduler(self.listener.address)
 
     async def _place(self, request: PlacementRequest) -> Rejection:
         return Rejection(retry_after_s=1.0, why="no worker")
@@ -106,14 +108,14 @@ async def a_prefill_worker() -> Listener:
 async def test_worker_is_found_and_connected_to_once_for_all_who_wait() -> None:
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
     scheduler.addresses[WORKER] = worker.address
-    prefill = PrefillClient(WorkerConnections(SchedulerClient(scheduler.address)))
+    prefill = PrefillClient(WorkerConnections(SchedulerClient(scheduler.find)))
     assert await asyncio.gather(*(prefill.prefill(WORKER, REQUEST) for _ in range(20))) == [None] * 20
     assert scheduler.num_located == 1
 
 
 async def test_worker_that_nobody_knows_or_that_is_gone_is_unreachable() -> None:
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
-    all_peers = WorkerConnections(SchedulerClient(scheduler.address))
+    all_peers = WorkerConnections(SchedulerClient(scheduler.find))
     with pytest.raises(WorkerUnreachable, match="not known"):
         await PrefillClient(all_peers).prefill(WORKER, REQUEST)
     scheduler.addresses[WORKER] = worker.address
@@ -131,7 +133,7 @@ async def test_worker_that_nobody_knows_or_that_is_gone_is_unreachable() -> None
 async def test_worker_whose_known_address_does_not_answer_is_asked_for_anew() -> None:
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
     scheduler.addresses[WORKER] = worker.address
-    prefill = PrefillClient(WorkerConnections(SchedulerClient(scheduler.address)))
+    prefill = PrefillClient(WorkerConnections(SchedulerClient(scheduler.find)))
     await prefill.prefill(WORKER, REQUEST)
     await worker.close()
     scheduler.addresses[WORKER] = (await a_prefill_worker()).address
@@ -143,7 +145,7 @@ async def test_worker_whose_known_address_does_not_answer_is_asked_for_anew() ->
 
 async def test_call_waits_for_the_successor_of_a_dead_scheduler() -> None:
     scheduler = await FakeScheduler().start()
-    peer = SchedulerClient(scheduler.address)
+    peer = SchedulerClient(scheduler.find)
     assert await peer.address_of(WORKER) is None
     assert scheduler.listener is not None
     await scheduler.listener.close()
@@ -156,7 +158,7 @@ async def test_call_waits_for_the_successor_of_a_dead_scheduler() -> None:
 
 async def test_request_is_placed_by_a_connected_scheduler_alone() -> None:
     scheduler = await FakeScheduler().start()
-    peer = SchedulerClient(scheduler.address)
+    peer = SchedulerClient(scheduler.find)
     with pytest.raises(ConnectionLost, match="Scheduler is away"):
         await peer.place(PLACEMENT)
     await peer.address_of(WORKER)
@@ -165,7 +167,7 @@ async def test_request_is_placed_by_a_connected_scheduler_alone() -> None:
 
 async def test_worker_that_leaves_says_so_before_what_it_asks_next() -> None:
     scheduler = await FakeScheduler().start()
-    peer = SchedulerClient(scheduler.address)
+    peer = SchedulerClient(scheduler.find)
     await peer.say_leaving(WorkerLeft(worker=WORKER))
     await peer.address_of(WORKER)
     assert scheduler.left == [WorkerLeft(worker=WORKER)]
@@ -174,17 +176,15 @@ async def test_worker_that_leaves_says_so_before_what_it_asks_next() -> None:
 async def test_worker_that_leaves_does_not_wait_for_a_scheduler_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_client, "_LEAVING_TIMEOUT_S", 0.05)
     with pytest.raises(WorkerUnreachable):
-        await SchedulerClient(FakeScheduler().address).say_leaving(WorkerLeft(worker=WORKER))
+        await SchedulerClient(FakeScheduler().find).say_leaving(WorkerLeft(worker=WORKER))
 
 
 async def test_worker_is_found_without_the_scheduler_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.2)
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
-    scheduler.addresses |= {WORKER: worker.address, WorkerId("old"): worker.address}
-    all_peers = WorkerConnections(SchedulerClient(scheduler.address))
-    await all_peers.learn([WORKER, WorkerId("old")])
-    await all_peers.learn([WORKER])
-    assert scheduler.num_located == 2
+    all_peers = WorkerConnections(SchedulerClient(scheduler.find))
+    all_peers.learn({WORKER: worker.address, WorkerId("old"): worker.address})
+    all_peers.learn({WORKER: worker.address})
     assert scheduler.listener is not None
     await scheduler.listener.close()
     scheduler.listener = None
@@ -195,7 +195,7 @@ async def test_worker_is_found_without_the_scheduler_once_it_is_known(monkeypatc
 
 async def test_report_is_not_delivered_when_the_scheduler_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.3)
-    peer = SchedulerClient(FakeScheduler().address)
+    peer = SchedulerClient(FakeScheduler().find)
     report = WorkerReport(
         worker=WORKER, pool=Pool.PREFILL, address=Address("h", 1, "70"), load=WorkerLoad(), max_requests=8
     )
@@ -204,7 +204,7 @@ async def test_report_is_not_delivered_when_the_scheduler_stays_away(monkeypatch
 
 
 async def test_report_and_its_reply_survive_the_wire() -> None:
-    peer = SchedulerClient((await FakeScheduler().start()).address)
+    peer = SchedulerClient((await FakeScheduler().start()).find)
     report = WorkerReport(
         worker=WORKER,
         pool=Pool.DECODE,
@@ -219,12 +219,12 @@ async def test_report_and_its_reply_survive_the_wire() -> None:
 async def test_worker_that_only_an_absent_scheduler_could_find_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.2)
     with pytest.raises(Overloaded, match="Scheduler is away"):
-        await PrefillClient(WorkerConnections(SchedulerClient(FakeScheduler().address))).prefill(WORKER, REQUEST)
+        await PrefillClient(WorkerConnections(SchedulerClient(FakeScheduler().find))).prefill(WORKER, REQUEST)
 
 
 async def test_links_to_workers_that_are_gone_are_not_kept() -> None:
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
-    all_peers = WorkerConnections(SchedulerClient(scheduler.address))
+    all_peers = WorkerConnections(SchedulerClient(scheduler.find))
     for number in range(3):
         scheduler.addresses[WorkerId(f"p{number}")] = worker.address
         (await all_peers.to(WorkerId(f"p{number}"))).connection.close()
@@ -234,7 +234,7 @@ async def test_links_to_workers_that_are_gone_are_not_kept() -> None:
 
 async def test_kv_events_are_heard_before_the_report_that_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = await FakeScheduler().start()
-    peer = SchedulerClient(scheduler.address)
+    peer = SchedulerClient(scheduler.find)
     changes = [KvChange(KvTier.HOST, True, [b"12345678"]), KvChange(KvTier.GPU, False, [b"12345678"])]
     messages = [KvEvents(WORKER, 1, True, True, []), KvEvents(WORKER, 2, False, False, changes)]
     await peer.send_kv_events(messages)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cluster.config.environment import SECRET_VARIABLE
-from cluster.errors import InvalidRequest, Overloaded, ServingError
+from cluster.errors import InvalidRequest, Overloaded, ServingError, UnknownMessage
 from cluster.messages.ids import Address
 from cluster.network.handshake import GREETING_BYTES, NONCE_BYTES, PROCESS_BYTES, ListenerHandshake
 from cluster.network.secret import cluster_secret
@@ -161,6 +161,58 @@ async def test_bug_in_a_post_s_handler_is_logged_and_costs_nobody_the_connection
     assert "KeyError" in caplog.text
 
 
+NEW_CALL = Method[str, str]("of_a_later_version", str, str)
+NEW_POST = Method[str, None]("of_a_later_version", str)
+OTHER_DOUBLE = Method[str, int]("double", str, int)
+OTHER_NOTE = Method[int, None]("note", int)
+
+
+@pytest.mark.parametrize("method", [NEW_CALL, OTHER_DOUBLE])
+async def test_call_that_the_other_version_does_not_know_is_an_error_and_ends_nothing_else(
+    method: Method[str, object],
+) -> None:
+    server = Server()
+    async with linked(server) as (_, connection):
+        call = asyncio.create_task(connection.call(HANG, None))
+        await asyncio.wait_for(server.hanging.wait(), 5)
+        with pytest.raises(UnknownMessage):
+            await asyncio.wait_for(connection.call(method, "text"), 5)
+        assert not call.done()
+        call.cancel()
+        assert await connection.call(DOUBLE, 2) == 4
+
+
+async def test_posts_that_the_other_version_does_not_know_are_logged_once_and_end_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with linked(Server()) as (_, connection):
+        for number in range(10):
+            connection.post(NEW_POST, "text")
+            connection.post(OTHER_NOTE, number)
+        assert await connection.call(DOUBLE, 2) == 4
+    assert caplog.text.count("are ignored") == 2
+
+
+async def test_answers_that_a_handler_has_at_once_are_given_in_the_order_of_the_calls() -> None:
+    service, done = Service(), list[int]()
+
+    def count(_: Connection, number: int) -> int:
+        done.append(number)
+        return 2 * number
+
+    service.on_call_of(DOUBLE, count)
+    service.on_post(NOTE, lambda _, note: done.append(int(note)))
+    listener = await Listener.start("127.0.0.1", service)
+    connection = await connect(listener.address, Service())
+    first = asyncio.create_task(connection.call(DOUBLE, 1))
+    await asyncio.sleep(0)
+    connection.post(NOTE, "2")
+    assert await connection.call(DOUBLE, 3) == 6
+    assert (await first, done) == (2, [1, 2, 3])
+    connection.close()
+    await listener.close()
+
+
 async def test_message_that_is_too_long_is_the_sender_s_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.rpc.connection.MAX_FRAME_BYTES", 1000)
     async with linked(Server()) as (_, connection):
@@ -253,13 +305,6 @@ async def test_garbage_closes_the_connection_and_nothing_else(garbage: bytes) ->
     async with linked(Server()) as (listener, connection):
         assert len(await heard_by_stranger(listener, garbage)) == GREETING_BYTES
         assert await connection.call(DOUBLE, 2) == 4
-
-
-async def test_unknown_method_closes_the_connection() -> None:
-    async with linked(Server()) as (_, connection):
-        connection.post(Method[int, None]("unheard_of", int), 1)
-        with pytest.raises(ConnectionLost):
-            await connection.call(DOUBLE, 2)
 
 
 async def test_sender_is_told_when_the_other_side_stops_reading_and_when_it_reads_again() -> None:

@@ -14,31 +14,24 @@ from cluster.errors import WorkerUnreachable
 from cluster.messages.ids import Address, Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, SchedulerEvent
-from cluster.messages.transport import WorkerTransport
-from cluster.messages.views import ClusterView, WorkerView
+from cluster.messages.views import RosterChange, RosterEntry
 from cluster.rpc.connection import ConnectionLost, Service
 from cluster.rpc.listener import Listener
-from cluster.rpc.protocol import EVENTS, LOCATE, OPEN_REQUESTS, PLACE, VIEW
+from cluster.rpc.protocol import EVENTS, LOCATE, OPEN_REQUESTS, PLACE, ROSTER
+from cluster.scheduler_registry import SchedulerRecord
 from cluster.slo import SloConfig
 from router.session import scheduler_failover as scheduling_module
 from router.session.fallback_placement import FallbackPlacement
 from router.session.scheduler_failover import SchedulerFailover
 from tests.expected import of_kind
+from tests.unit.factories import a_scheduler
 
 PATIENCE_S, GRACE_S = 0.2, 0.3
 SLO = SloConfig(interactive=msgspec.structs.replace(SloConfig().interactive, outage_wait_s=0.5))
 R = RequestId("r")
 REQUEST = PlacementRequest(request_id=R, num_prompt_tokens=1)
 PLACED = Placement(path=Path.DECODE, prefill=None, decode=WorkerId("d0"), why="by the Scheduler")
-D0 = WorkerView(
-    worker=WorkerId("d0"),
-    pool=Pool.DECODE,
-    num_placed=0,
-    max_requests=8,
-    host="h",
-    transport=WorkerTransport(),
-    links={},
-)
+D0 = RosterEntry(WorkerId("d0"), Pool.DECODE, 8, Address("127.0.0.1", 1, "70726f63657373"))
 
 
 class FakeScheduler:
@@ -49,9 +42,9 @@ class FakeScheduler:
         self.told: list[SchedulerEvent] = []
         self.told_when_asked: list[SchedulerEvent] = []
         self.listed: list[list[RequestId]] = []
-        self.answers, self.answers_views = asyncio.Event(), asyncio.Event()
+        self.answers, self.answers_looks = asyncio.Event(), asyncio.Event()
         self.answers.set()
-        self.answers_views.set()
+        self.answers_looks.set()
         self.asked = asyncio.Event()
         self._listener: Listener | None = None
 
@@ -60,7 +53,7 @@ class FakeScheduler:
         service.on_call(PLACE, self._place)
         service.on_post(EVENTS, lambda _, message: self.told.extend(message.events))
         service.on_post(OPEN_REQUESTS, lambda _, message: self.listed.append(message.requests))
-        service.on_call(VIEW, self._view)
+        service.on_call(ROSTER, self._roster)
         service.on_call(LOCATE, self._locate)
         self._listener = await Listener.start("127.0.0.1", service)
 
@@ -69,10 +62,10 @@ class FakeScheduler:
             listener, self._listener = self._listener, None
             await listener.close()
 
-    async def address(self) -> Address:
+    async def find(self) -> SchedulerRecord:
         if self._listener is None:
             raise ConnectionLost("there is no Scheduler")
-        return self._listener.address
+        return a_scheduler(self._listener.address)
 
     async def _place(self, request: PlacementRequest) -> Placement | Rejection:
         self.asked.set()
@@ -80,9 +73,9 @@ class FakeScheduler:
         await self.answers.wait()
         return PLACED
 
-    async def _view(self, _: None) -> ClusterView:
-        await self.answers_views.wait()
-        return ClusterView(workers=self.workers)
+    async def _roster(self, since: int) -> RosterChange:
+        await self.answers_looks.wait()
+        return RosterChange(0, since + 1, self.workers, [], 0)
 
     async def _locate(self, worker: WorkerId) -> Address | None:
         return Address("127.0.0.1", 1, "70726f63657373")
@@ -91,7 +84,7 @@ class FakeScheduler:
 class Stage:
     def __init__(self) -> None:
         self.scheduler = FakeScheduler()
-        peer = SchedulerClient(self.scheduler.address)
+        peer = SchedulerClient(self.scheduler.find)
         self.scheduling = SchedulerFailover(peer, WorkerConnections(peer), FallbackPlacement(SLO))
 
     async def settled(self) -> None:
@@ -201,7 +194,7 @@ async def test_who_is_told_that_the_successor_is_there_is_placed_by_it(
     await stage.scheduler.kill()
     assert by_whom(await stage.scheduling.place(REQUEST)) == "last resort"
     await stage.scheduler.start()
-    assert (await stage.scheduling.view()).workers == [D0]
+    assert (await stage.scheduling.readiness()).num_decode == 1
     assert by_whom(await stage.scheduling.place(REQUEST)) == "the Scheduler"
 
 
@@ -228,7 +221,7 @@ async def test_workers_are_known_again_as_soon_as_a_successor_knows_them(stage: 
     await stage.scheduler.kill()
     stage.scheduler.workers = []
     await stage.scheduler.start()
-    assert (await stage.scheduling.view()).workers == []  # before anybody was told that the old one is gone
+    assert (await stage.scheduling.readiness()).num_decode == 0  # before anybody was told that the old one is gone
     stage.scheduler.workers = [D0]
     await until(lambda: bool(stage.scheduling._fallback.workers))
 
@@ -264,10 +257,10 @@ async def test_scheduler_that_is_slow_is_waited_for(stage: Stage, monkeypatch: p
     monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.05)
     await stage.scheduler.start()
     await stage.settled()
-    stage.scheduler.answers_views.clear()
+    stage.scheduler.answers_looks.clear()
     for _ in range(3):
         with pytest.raises(WorkerUnreachable):
-            await stage.scheduling.view()
+            await stage.scheduling.readiness()
     stage.scheduling._look_now.set()
     await asyncio.sleep(3 * 0.05)
     assert by_whom(await stage.scheduling.place(REQUEST)) == "the Scheduler"

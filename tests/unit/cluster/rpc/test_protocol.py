@@ -33,7 +33,7 @@ from cluster.messages.scheduler_events import (
     WorkerLost,
 )
 from cluster.messages.transport import EngineVariable, Transport, WorkerTransport
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.views import ClusterView, QueuedRequest, RosterChange, RosterEntry
 from cluster.rpc import protocol
 from cluster.rpc.connection import Method
 from cluster.rpc.protocol import LeaseClaim, Redeem, Start, StreamFailed
@@ -101,6 +101,8 @@ ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
     protocol.KV_EVENTS: [
         KvEvents(D0, 3, True, False, [KvChange(KvTier.HOST, True, [b"\xff" * 8]), KvChange(KvTier.GPU, False, None)])
     ],
+    protocol.REPLACED: [7],
+    protocol.ROSTER: [0],
     protocol.VIEW: [None],
     protocol.QUEUE: [None],
     protocol.LOCATE: [D0],
@@ -122,6 +124,9 @@ RESULTS: dict[Method[Any, Any], list[Any]] = {
         DeltaReply(wants_standing=True),
         DeltaReply(False, b"\xff", ids("p0"), True, True, 2.5),
         DeltaReply(False, b"\xff", None),
+    ],
+    protocol.ROSTER: [
+        RosterChange(3, 5, [RosterEntry(D0, Pool.DECODE, 8, an_address("d0"))], [D0], 7),
     ],
     protocol.VIEW: [ClusterView(workers=[a_prefill_view("p0", 1), DECODE_VIEW])],
     protocol.QUEUE: [
