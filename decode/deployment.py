@@ -54,6 +54,7 @@ class DecodeWorker:
                 on_step=self._streams.flush,
                 on_reply=self._on_reply,
                 links=lambda: self._links.proved,
+                probing=lambda: self._links.probing,
                 take_transfers=self._puller.take_samples,
             ),
         )
@@ -87,4 +88,4 @@ class DecodeWorker:
         self._links.suspect(prefill)
 
     def _on_reply(self, reply: ReportReply) -> None:
-        self._links.update(reply.prefill_workers)
+        self._links.obey(reply.link, reply.gone)

@@ -61,7 +61,7 @@ class PendingPlacements:
         report = exchange.whole(delta)
         if report is None:
             return DeltaReply(wants_standing=True)
-        return exchange.reply(delta, report, self.report(report))
+        return exchange.reply(report, self.report(report))
 
     def worker_disconnected(self, worker: WorkerId) -> None:
         self.state.disconnected(worker)

@@ -64,7 +64,7 @@ class RouterState:
             case WorkerLeft():
                 if event.engine_silent_s is not None:
                     self._quarantine.engine_lost(event.worker, event.engine_silent_s, now)
-                self._workers.forget(event.worker)
+                self._workers.forget(event.worker, now)
             case WorkerLost():
                 self._workers.suspect(ingress, event.worker, now)
             case PrefillDone():
@@ -119,7 +119,8 @@ class RouterState:
     def reply_to(self, report: WorkerReport, now: float) -> ReportReply:
         known = self._workers.by_id.get(report.worker)
         return ReportReply(
-            prefill_workers=self._workers.prefill_workers(now),
+            link=self._workers.links.next_order(report.worker, now),
+            gone=self._workers.links.gone_for(report.worker, now),
             wants_kv_snapshot=self.index.check(report.worker, report.kv_events_through),
             wants_requests=known is not None and known.audit.asked_at is not None,
         )

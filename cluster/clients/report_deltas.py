@@ -2,7 +2,6 @@
 
 import msgspec
 
-from cluster.messages.ids import WorkerId
 from cluster.messages.reports import DeltaReply, ReportDelta, ReportReply, StandingReport, StepSample, WorkerReport
 
 FIRST_STEPS = 8.0
@@ -21,8 +20,6 @@ class ReportDeltas:
         self._version = 0
         self._is_known = False
         """Whether a Scheduler process has replied to this version of the standing part."""
-        self._prefills = b""
-        self._prefill_workers: frozenset[WorkerId] = frozenset()
         self._steps_per_report = FIRST_STEPS
         self._credit = 0.0
 
@@ -37,12 +34,12 @@ class ReportDeltas:
             report.worker,
             self._version,
             None if self._is_known else standing,
-            self._prefills,
             report.load,
             self._sampled(report.steps),
             report.transfers,
             report.kv_events_through,
             report.requests,
+            report.probing,
         )
 
     def whole(self, delta: ReportDelta) -> ReportDelta:
@@ -53,10 +50,9 @@ class ReportDeltas:
         """The reply to a report that the Scheduler has taken."""
         self._is_known = True
         self._steps_per_report = reply.steps_per_report
-        if reply.prefill_workers is not None:
-            self._prefills, self._prefill_workers = reply.prefills, reply.prefill_workers
         return ReportReply(
-            prefill_workers=self._prefill_workers,
+            link=reply.link,
+            gone=reply.gone,
             wants_kv_snapshot=reply.wants_kv_snapshot,
             wants_requests=reply.wants_requests,
         )

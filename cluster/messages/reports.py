@@ -100,20 +100,32 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """
     transport: WorkerTransport = WorkerTransport()
     links: dict[WorkerId, LinkSpeed | None] = {}
-    """Prefill workers from which a real handoff has worked, with the speed of each link. None stands for a speed that
-    is not measured yet. Decode workers only.
+    """Prefill workers from which a real handoff has worked, with the speed of each link that this worker has measured.
+    None stands for a link that it has not measured. Decode workers only.
     """
     requests: list[RequestId] | None = None
     """Ids of the requests that the worker has, if the reply to an earlier report asked for them."""
     version: int = 0
     """Number of the standing part, counted by the worker. 0 for a report that was never sent as a delta."""
+    probing: WorkerId | None = None
+    """The prefill worker to which this decode worker proves or measures a link now. None if it does neither."""
+
+
+class LinkOrder(msgspec.Struct, frozen=True, array_like=True):
+    """What a decode worker is to find out about one link next."""
+
+    prefill: WorkerId
+    measures: bool = False
+    """Whether the speed of the link is to be measured, after the proof if the link is not proved."""
 
 
 class ReportReply(msgspec.Struct, frozen=True, kw_only=True):
     """The Scheduler's reply to a report."""
 
-    prefill_workers: frozenset[WorkerId]
-    """Live prefill workers, so that a decode worker can prove links to new ones."""
+    link: LinkOrder | None = None
+    """The link that the decode worker is to prove or to measure next. None if there is nothing to do."""
+    gone: tuple[WorkerId, ...] = ()
+    """Prefill workers whose links the decode worker is to forget, because they are gone."""
     wants_kv_snapshot: bool = False
     """Whether the worker must send all that it caches, because the Scheduler does not know it."""
     wants_requests: bool = False
@@ -140,13 +152,12 @@ class ReportDelta(msgspec.Struct, frozen=True, array_like=True):
     version: int
     """Number of the standing part. It grows with each change of that."""
     standing: StandingReport | None
-    prefills: bytes
-    """Digest of the set of prefill workers that the worker knows. Empty if it knows none."""
     load: WorkerLoad
     steps: list[StepSample]
     transfers: list[TransferSample]
     kv_events_through: int | None
     requests: list[RequestId] | None
+    probing: WorkerId | None = None
 
 
 class DeltaReply(msgspec.Struct, frozen=True, array_like=True):
@@ -154,11 +165,9 @@ class DeltaReply(msgspec.Struct, frozen=True, array_like=True):
 
     wants_standing: bool
     """Whether the Scheduler has not taken the report, because it does not have the standing part."""
-    prefills: bytes = b""
-    """Digest of the set of live prefill workers."""
-    prefill_workers: frozenset[WorkerId] | None = None
-    """That set. None if the worker knows it."""
     wants_kv_snapshot: bool = False
     wants_requests: bool = False
     steps_per_report: float = 0.0
     """Samples of steps that a report may have, in the mean: all workers of a kind teach one model."""
+    link: LinkOrder | None = None
+    gone: tuple[WorkerId, ...] = ()

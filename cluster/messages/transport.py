@@ -33,7 +33,7 @@ class WorkerTransport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkSpeed(msgspec.Struct, frozen=True, array_like=True):
-    """The speed of a link: a handoff takes `latency_s + num_bytes / bytes_per_s`. Measured when the link was proved."""
+    """The speed of a link: a handoff takes `latency_s + num_bytes / bytes_per_s`."""
 
     latency_s: float
     bytes_per_s: float

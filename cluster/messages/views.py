@@ -19,8 +19,8 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """Address of the worker's node."""
     transport: WorkerTransport
     links: dict[WorkerId, LinkSpeed | None]
-    """Live prefill workers that a decode worker can pull from, with the speed of each link. None stands for a speed
-    that is not measured yet.
+    """Live prefill workers that a decode worker can pull from, with the speed of each link: its own, or that of a link
+    of its class (router/links/link_classes.py). None stands for a speed that is not measured yet.
     """
 
 

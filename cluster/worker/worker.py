@@ -46,6 +46,8 @@ class WorkerHooks(msgspec.Struct, frozen=True, kw_only=True):
     """Called with the Scheduler's answer to each report."""
     links: Callable[[], dict[WorkerId, LinkSpeed | None]] = dict
     """The proven links, for a report."""
+    probing: Callable[[], WorkerId | None] = lambda: None
+    """The prefill worker to which a link is proved or measured now."""
     take_transfers: Callable[[], list[TransferSample]] = list
     """The transfers since the last report."""
 
@@ -176,6 +178,7 @@ class Worker:
             transfers=self._hooks.take_transfers(),
             transport=self._engine.transport,
             links=self._hooks.links(),
+            probing=self._hooks.probing(),
             kv_events_through=self._kv_events.mirror.sent_through,
             requests=self._engine.open_requests if names_requests else None,
         )

@@ -10,13 +10,13 @@ engine that lives and does not answer.
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Final, final
 
 from cluster.messages.ids import IngressId, Pool, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.reports import WorkerReport
 from cluster.messages.views import ClusterView, RosterChange, RosterEntry, WorkerView
+from router.links.link_plan import LinkPlan
 from router.load.charge import Charge
 from router.load.prefill_share import PrefillShare, lately
 from router.load.roster import Roster
@@ -98,14 +98,15 @@ class LiveWorkers:
         """The same workers, the one that has been silent for longest first."""
         self._num_of_kind: dict[str, int] | None = None
         """Workers of each kind. None if the workers have changed."""
-        self._prefills: frozenset[WorkerId] | None = None
-        """The live prefill workers. None if they have changed."""
+        self.links = LinkPlan(self._is_idle, self.models.transfers)
+        """The links between the workers, and which are proved next."""
 
     def add(self, report: WorkerReport, now: float) -> WorkerState | None:
         """Add the worker of a report. Returns None if the worker is known already."""
         if report.worker in self.by_id:
             return None
         added = WorkerState(report, WorkerModel(self.models.model(report.shape.kind)), self.models.bias, now)
+        added.node_class = self.links.add(report, now)
         self.by_id[report.worker] = self._by_age[report.worker] = added
         self._roster.put(RosterEntry(report.worker, report.pool, report.max_requests, report.address))
         self._changed()
@@ -120,9 +121,16 @@ class LiveWorkers:
             self._sorted.room_until = 0
         for step in report.steps:
             state.model.observe(step)
+        self.links.reported(report, now)
         for transfer in report.transfers:
-            link = self.models.transfer(transfer.prefill, report.worker, report.links.get(transfer.prefill))
-            link.observe(transfer.num_tokens * report.shape.kv_bytes_per_token, transfer.seconds)
+            self.models.transfers.observe(
+                transfer.prefill,
+                report.worker,
+                report.links.get(transfer.prefill),
+                self.links.class_of(transfer.prefill, report.worker),
+                transfer.num_tokens * report.shape.kv_bytes_per_token,
+                transfer.seconds,
+            )
         self._by_age.move_to_end(report.worker)
         self._forget_the_silent(now)
         return state
@@ -138,7 +146,7 @@ class LiveWorkers:
             known.lose()
             self._changed()
 
-    def forget(self, worker: WorkerId) -> None:
+    def forget(self, worker: WorkerId, now: float) -> None:
         """The worker is gone."""
         self.by_id.pop(worker, None)
         self._by_age.pop(worker, None)
@@ -147,6 +155,7 @@ class LiveWorkers:
         self._roster.remove(worker)
         self.index.forget(worker)
         self.models.forget(worker)
+        self.links.forget(worker, now)
 
     def handle_kv_events(self, events: KvEvents, now: float) -> bool:
         """Returns True to ask for a snapshot of what the worker caches."""
@@ -176,14 +185,6 @@ class LiveWorkers:
         self._prompt_share.note(charge.prefill_s / max(1, len(self.by_id)), now)
         self.num_placed += 1
 
-    def prefill_workers(self, now: float) -> frozenset[WorkerId]:
-        """The live prefill workers; the same object as long as they are the same."""
-        if any(now - oldest.reported_at > REPORT_TIMEOUT_S for oldest in islice(self._by_age.values(), 1)):
-            return self._live_prefills(now)  # until the next report, which forgets who is silent
-        if self._prefills is None:
-            self._prefills = self._live_prefills(now)
-        return self._prefills
-
     def num_of_kind(self, kind: str) -> int:
         """Workers of one kind (EngineShape.kind)."""
         if self._num_of_kind is None:
@@ -194,9 +195,9 @@ class LiveWorkers:
         """What has changed in the roster since a version. 0 stands for everything."""
         self._forget_the_silent(now)
         if now - self._links_counted_at > LINKS_AGE_S:
-            prefills = self.prefill_workers(now)
+            live = {state.worker for state in self._live(now)}
             self._links_counted_at = now
-            self._num_links = sum([len(state.links.keys() & prefills) for state in self._live(now)])
+            self._num_links = sum([len(state.links.keys() & live) for state in self._live(now)])
         return self._roster.since(since, self._num_links)
 
     def view(self, now: float) -> ClusterView:
@@ -211,7 +212,9 @@ class LiveWorkers:
                     max_requests=state.report.max_requests,
                     host=state.report.address.host,
                     transport=state.report.transport,
-                    links={prefill: speed for prefill, speed in state.report.links.items() if prefill in live},
+                    links={
+                        prefill: self.links.speed(prefill, state.worker) for prefill in state.links if prefill in live
+                    },
                 )
                 for state in live.values()
             ]
@@ -223,6 +226,7 @@ class LiveWorkers:
             assert worker == state.worker
             state.validate()
         self.index.validate()
+        self.links.validate()
         self.suspects.validate()
         self._roster.validate(frozenset(self.by_id))
         assert self._by_age.keys() == self.by_id.keys()
@@ -237,16 +241,16 @@ class LiveWorkers:
 
     def _forget_the_silent(self, now: float) -> None:
         while self._by_age and now - (oldest := next(iter(self._by_age.values()))).reported_at > REPORT_TIMEOUT_S:
-            self.forget(oldest.worker)
+            self.forget(oldest.worker, now)
 
     def _changed(self) -> None:
         """Another set of workers lives."""
         self._sorted = _not_sorted()
-        self._prefills = self._num_of_kind = None
+        self._num_of_kind = None
         self._links_counted_at = float("-inf")
 
-    def _live_prefills(self, now: float) -> frozenset[WorkerId]:
-        return frozenset(w.worker for w in self._live(now) if w.pool is Pool.PREFILL)
+    def _is_idle(self, worker: WorkerId) -> bool:
+        return not self.by_id[worker].charges
 
     def _live(self, now: float) -> Iterable[WorkerState]:
         return (w for w in self.by_id.values() if now - w.reported_at <= REPORT_TIMEOUT_S and not w.is_lost)

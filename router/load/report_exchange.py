@@ -1,11 +1,9 @@
-"""Reports of workers as they are sent: the whole report that a delta stands for, and what a reply leaves out."""
+"""Reports of workers as they are sent: the whole report that a delta stands for, and the replies to it."""
 
-from hashlib import blake2b
 from typing import Final, final
 
 import msgspec
 
-from cluster.messages.ids import WorkerId
 from cluster.messages.reports import REPORT_INTERVAL_S, DeltaReply, ReportDelta, ReportReply, WorkerReport
 from router.load.live_workers import LiveWorkers
 
@@ -17,13 +15,10 @@ some 25 us. Higher costs the Scheduler time; lower follows a change of pace late
 
 @final
 class ReportExchange:
-    __slots__ = ("_digest", "_prefills", "_workers")
+    __slots__ = ("_workers",)
 
     def __init__(self, workers: LiveWorkers) -> None:
         self._workers = workers
-        self._prefills: frozenset[WorkerId] = frozenset()
-        self._digest = b""
-        """What `_prefills` is known by, also to a Scheduler process that comes later."""
 
     def whole(self, delta: ReportDelta) -> WorkerReport | None:
         """The report that a delta stands for. None if its standing part is not known."""
@@ -39,6 +34,7 @@ class ReportExchange:
                 transfers=delta.transfers,
                 kv_events_through=delta.kv_events_through,
                 requests=delta.requests,
+                probing=delta.probing,
             )
         return WorkerReport(
             worker=delta.worker,
@@ -54,19 +50,17 @@ class ReportExchange:
             links=standing.links,
             requests=delta.requests,
             version=delta.version,
+            probing=delta.probing,
         )
 
-    def reply(self, delta: ReportDelta, report: WorkerReport, reply: ReportReply) -> DeltaReply:
+    def reply(self, report: WorkerReport, reply: ReportReply) -> DeltaReply:
         """`report`: the whole one, which was handled. `reply`: to that."""
-        if reply.prefill_workers is not self._prefills:
-            self._prefills = reply.prefill_workers
-            self._digest = blake2b(" ".join(sorted(self._prefills)).encode(), digest_size=8).digest()
         num_workers = max(1, self._workers.num_of_kind(report.shape.kind))
         return DeltaReply(
             wants_standing=False,
-            prefills=self._digest,
-            prefill_workers=None if delta.prefills == self._digest else self._prefills,
             wants_kv_snapshot=reply.wants_kv_snapshot,
             wants_requests=reply.wants_requests,
             steps_per_report=MOST_SAMPLES_PER_S * REPORT_INTERVAL_S / num_workers,
+            link=reply.link,
+            gone=reply.gone,
         )

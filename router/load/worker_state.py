@@ -54,6 +54,7 @@ class WorkerState:
         "block_size",
         "charges",
         "has_short_steps",
+        "host",
         "inbound",
         "inbound_prompt",
         "is_lost",
@@ -65,6 +66,7 @@ class WorkerState:
         "links",
         "max_step_tokens",
         "model",
+        "node_class",
         "num_crowded",
         "outbound",
         "pool",
@@ -80,6 +82,9 @@ class WorkerState:
     def __init__(self, report: WorkerReport, model: WorkerModel, bias: PathBias, now: float) -> None:
         self.worker = report.worker
         self.pool = report.pool
+        self.host: str = report.address.host
+        self.node_class = 0
+        """The class of the worker's node (router/links/link_classes.py)."""
         self.stall_share = PrefillShare()
         """Share of the worker's time that prompts take from the requests that decode there. A step that computes a part
         of a prompt gives these requests a token as well, so only what such a step takes longer counts.

@@ -52,6 +52,7 @@ class Candidates:
         "prefills",
         "stale_share",
         "suspects",
+        "wish",
     )
 
     def __init__(
@@ -73,11 +74,16 @@ class Candidates:
         """The request may run on a decode worker alone."""
         self.may_prefill_alone = path is None or path is Path.PREFILL
         """The request may run on a prefill worker alone, where that pays."""
+        self.wish: Pair | None = None
+        """The pair that the policy would have taken, had its link been proved. The policy writes it, also where it
+        returns no choice.
+        """
 
     def can_pair(self, prefill: WorkerState, decode: WorkerState) -> bool:
-        if prefill.worker not in decode.links:
-            return False
-        return not self.suspects or (prefill.worker, decode.worker) not in self.suspects
+        return prefill.worker in decode.links and not self.is_suspect(prefill, decode)
+
+    def is_suspect(self, prefill: WorkerState, decode: WorkerState) -> bool:
+        return bool(self.suspects) and (prefill.worker, decode.worker) in self.suspects
 
 
 Policy = Callable[[PlacementInput, Candidates, LatencyModels], Choice | None]

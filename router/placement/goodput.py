@@ -7,7 +7,8 @@ priced.
 2. Elsewhere, and where steps are long beside decodes (without `EngineShape.has_short_steps`), prefill workers keep to
    prompts. Path P is priced where it pays: one token is wanted, no decode worker can be reached, a prefill worker is
    idle and the answer is short, or the best other option does harm.
-3. Path P->D is priced on the best few pairs with a proved link.
+3. Path P->D is priced on the best few pairs with a proved link. Where the best pair has none and would be better than
+   all options, it becomes a wish (router/links/link_plan.py).
 4. A worker that holds much of the prompt is always priced, and keeps the conversation unless another worker is clearly
    better.
 5. Where half of the workers have missed reports the predictions are not worth much: LMetric decides
@@ -19,10 +20,12 @@ from typing import Final, final
 
 from cluster.messages.ids import Path, Pool
 from cluster.messages.placement import Prediction
+from router.load.suspected_pairs import Pair
 from router.load.worker_state import WorkerState
 from router.placement import lmetric
 from router.placement.candidates import Candidates, Choice
 from router.placement.cost import alone, hand_over
+from router.placement.least_crowded import least_crowded
 from router.placement.option import Option
 from router.placement.placement_input import PlacementInput
 from router.placement.work import DecodePart, PrefillPart, prefill_s, slowdown_beside_decodes
@@ -31,10 +34,6 @@ from router.prefixes.block_table import Hit
 
 NUM_PREFILL_CANDIDATES: Final = 3
 """Prefill workers that are priced for a request. Higher costs time for each placement; lower misses the cheapest."""
-NUM_DECODE_CANDIDATES: Final = 4
-"""Workers, of either pool, that are priced to generate a request's answer. Higher costs time for each placement; lower
-misses the cheapest.
-"""
 STICKINESS: Final = 0.05
 """Cost by which another worker must be better than the worker that holds most of the prompt. Higher keeps conversations
 on busy workers; lower computes prompts again for little.
@@ -80,19 +79,22 @@ def goodput(placement_input: PlacementInput, candidates: Candidates, models: Lat
     may_prefill = candidates.may_hand_over or candidates.may_prefill_alone
     slowdown = _slowdown(placement_input, candidates)
     are_leanings = slowdown <= MOST_SLOWDOWN
-    prefills = _best_prefills(placement_input, candidates, are_leanings=are_leanings) if may_prefill else []
-    options = _Options(placement_input, candidates, prefills, models, 1.0 if are_leanings else slowdown)
+    several = candidates.prefills if may_prefill else []
+    prefills = _best_prefills(placement_input, candidates, several, are_leanings=are_leanings)
+    slowdown = 1.0 if are_leanings else slowdown
+    options = _Options(placement_input, candidates, prefills, models, slowdown, are_leanings=are_leanings)
     several = candidates.decodes
     if are_leanings and candidates.may_prefill_alone:
         several = [*several, *[worker for worker in candidates.prefills if worker.has_short_steps]]
-    holder, crowd = holder_of(placement_input, several), _least_crowded(placement_input, several)
+    holder, crowd = holder_of(placement_input, several), least_crowded(placement_input, several)
     for part in _best_decodes(placement_input, crowd, holder):
         options.add(part)
     if not options.has_decode:
-        for worker in _least_crowded(placement_input, candidates.decodes)[:1]:
+        for worker in least_crowded(placement_input, candidates.decodes)[:1]:
             options.add(DecodePart(placement_input, worker))
     options.add_later_prefills()
     best = options.best(holder)
+    candidates.wish = options.wish(best)
     if _may_prefill_alone(placement_input, candidates, prefills, best, are_leanings=are_leanings):
         is_last = best is None or placement_input.request.max_output_tokens == 1
         options.add_prefills_alone(1.0 if is_last else MOST_RISK_ALONE)
@@ -124,6 +126,7 @@ class _Options:
     """The options of one request that have been priced."""
 
     __slots__ = (
+        "_are_leanings",
         "_best_pair",
         "_candidates",
         "_first",
@@ -133,6 +136,7 @@ class _Options:
         "_pairing",
         "_prefills",
         "_slowdown",
+        "_unproved",
         "has_decode",
         "priced",
     )
@@ -144,10 +148,12 @@ class _Options:
         prefills: list[PrefillPart],
         models: LatencyModels,
         slowdown: float,
+        *,
+        are_leanings: bool,
     ) -> None:
         """`slowdown`: of the prompts of a prefill worker that takes a whole request."""
         self._input, self._candidates, self._prefills, self._models = placement_input, candidates, prefills, models
-        self._slowdown = slowdown
+        self._slowdown, self._are_leanings = slowdown, are_leanings
         self._may_hand_over = candidates.may_hand_over
         if candidates.may_prefill_alone and placement_input.request.max_output_tokens == 1:
             self._may_hand_over = False  # path P ends with the first token
@@ -156,6 +162,8 @@ class _Options:
         """The decode worker of the best pair."""
         self._first = 0
         """The place of the best pair's prefill worker in `_prefills`."""
+        self._unproved: tuple[PrefillPart, DecodePart] | None = None
+        """The soonest prefill worker and the least crowded decode worker whose link is not proved."""
         self.has_decode = False
         """A decode worker has been priced."""
         self.priced: list[Option] = []
@@ -172,13 +180,30 @@ class _Options:
             self.priced.append(alone(self._input, part, self._models))
 
     def _add_pair(self, decode: DecodePart) -> None:
-        """Price the decode worker with the soonest prefill worker that is connected to it."""
+        """Price the decode worker with the soonest prefill worker that is linked to it."""
         for number, prefill in enumerate(self._prefills):
             if self._candidates.can_pair(prefill.worker, decode.worker):
                 option = self._hand_over(prefill, decode)
                 if self._best_pair is None or option.cost < self._best_pair.cost:
                     self._best_pair, self._pairing, self._first = option, decode, number
                 return
+            if self._unproved is None and not self._candidates.is_suspect(prefill.worker, decode.worker):
+                self._unproved = prefill, decode
+        if self._unproved is not None and self._unproved[1] is decode:
+            linked = [
+                worker for worker in self._candidates.prefills if self._candidates.can_pair(worker, decode.worker)
+            ]
+            for prefill in _best_prefills(self._input, self._candidates, linked, are_leanings=self._are_leanings)[:1]:
+                self._hand_over(prefill, decode)
+
+    def wish(self, best: Option | None) -> Pair | None:
+        """The pair that would be better than the best option, had its link been proved."""
+        if self._unproved is None:
+            return None
+        prefill, decode = self._unproved
+        if best is not None and hand_over(self._input, prefill, decode, self._models).cost >= best.cost:
+            return None
+        return prefill.worker.worker, decode.worker.worker
 
     def add_later_prefills(self) -> None:
         """Price the decode worker of the best pair with prefill workers that compute the prompt later."""
@@ -284,10 +309,12 @@ def _may_prefill_alone(
     return placement_input.outputs[2] <= SHORT_OUTPUT_TOKENS and any(not part.worker.charges for part in prefills)
 
 
-def _best_prefills(placement_input: PlacementInput, candidates: Candidates, *, are_leanings: bool) -> list[PrefillPart]:
-    """The prefill workers that compute the prompt first. Workers of one kind and pace that hold equally much of the
-    prompt take equally long. A worker that takes whole requests hands nothing over while it decodes, where the request
-    may stay on one worker.
+def _best_prefills(
+    placement_input: PlacementInput, candidates: Candidates, workers: list[WorkerState], *, are_leanings: bool
+) -> list[PrefillPart]:
+    """Those of several prefill workers that compute the prompt first. Workers of one kind and pace that hold equally
+    much of the prompt take equally long. A worker that takes whole requests hands nothing over while it decodes, where
+    the request may stay on one worker.
     """
     now, hits = placement_input.now, placement_input.hits
     best: list[PrefillPart] = []
@@ -295,7 +322,7 @@ def _best_prefills(placement_input: PlacementInput, candidates: Candidates, *, a
     kind: LatencyModel | None = None
     pace = 0.0
     found: Hit | None = None
-    for worker in candidates.prefills:
+    for worker in workers:
         decodes = worker.running.num or worker.inbound
         if decodes and are_leanings and worker.has_short_steps and candidates.may_stay:
             continue
@@ -326,44 +353,6 @@ def _best_prefills(placement_input: PlacementInput, candidates: Candidates, *, a
         if len(best) == NUM_PREFILL_CANDIDATES:
             last_s = best[-1].done_s
     return best
-
-
-def _least_crowded(placement_input: PlacementInput, workers: list[WorkerState]) -> list[WorkerState]:
-    """The workers with the least crowding (`WorkerState.crowding_s`). Those with enough memory come first."""
-    now, need = placement_input.now, placement_input.kv_tokens
-    best: list[_Crowded] = []
-    short: list[_Crowded] = []
-    last_s = inf
-    for worker in workers:
-        crowding_s = worker.crowding_s(now)
-        if crowding_s >= last_s:
-            continue
-        if worker.kv_reserved + need > worker.kv_capacity:
-            _sort_in(short, worker, crowding_s)
-            continue
-        _sort_in(best, worker, crowding_s)
-        if len(best) == NUM_DECODE_CANDIDATES:
-            last_s = best[-1].crowding_s
-    return [crowded.worker for crowded in [*best, *short][:NUM_DECODE_CANDIDATES]]
-
-
-@final
-class _Crowded:
-    __slots__ = ("crowding_s", "worker")
-
-    def __init__(self, worker: WorkerState, crowding_s: float) -> None:
-        self.worker = worker
-        self.crowding_s = crowding_s
-
-
-def _sort_in(several: list[_Crowded], worker: WorkerState, crowding_s: float) -> None:
-    """Insert a worker by its crowding, and keep the NUM_DECODE_CANDIDATES least crowded ones."""
-    place = len(several)
-    while place and several[place - 1].crowding_s > crowding_s:
-        place -= 1
-    several.insert(place, _Crowded(worker, crowding_s))
-    if len(several) > NUM_DECODE_CANDIDATES:
-        several.pop()
 
 
 def _best_decodes(

@@ -23,9 +23,12 @@ def choose(placement_input: PlacementInput, candidates: Candidates, models: Late
     """Returns None if no worker can take the request."""
     decode = _least(placement_input, candidates.decodes)
     if decode is not None and candidates.may_hand_over and not _stays(placement_input, candidates, decode):
-        prefill = _least(
-            placement_input, [prefill for prefill in candidates.prefills if candidates.can_pair(prefill, decode)]
-        )
+        prefill = _least(placement_input, candidates.prefills)
+        if prefill is not None and not candidates.can_pair(prefill, decode):
+            if not candidates.is_suspect(prefill, decode):
+                candidates.wish = prefill.worker, decode.worker
+            linked = [prefill for prefill in candidates.prefills if candidates.can_pair(prefill, decode)]
+            prefill = _least(placement_input, linked)
         if prefill is not None:
             return Choice(Path.PREFILL_DECODE, prefill, decode, "least LMetric")
     if decode is not None and candidates.may_stay:

@@ -60,7 +60,10 @@ class Placer:
 
     def choose(self, placement_input: PlacementInput, candidates: Candidates) -> Choice | None:
         """Returns None if no worker can take the request."""
-        return self._policy(placement_input, candidates, self._workers.models)
+        choice = self._policy(placement_input, candidates, self._workers.models)
+        if candidates.wish is not None:
+            self._workers.links.wish(*candidates.wish, placement_input.now)
+        return choice
 
     def commit(self, placement_input: PlacementInput, choice: Choice, ingress: IngressId | None) -> Charge:
         """Charge the request to the chosen workers."""

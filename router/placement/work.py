@@ -192,9 +192,10 @@ def handoff_s(
 ) -> float:
     """Time from now until the handoff is done, in seconds. `ready_s`: time until the prompt is computed."""
     num_bytes = (placement_input.num_prompt - placement_input.hit(decode)) * prefill.kv_bytes_per_token
-    seconds = models.transfer(prefill.worker, decode.worker, decode.links.get(prefill.worker)).seconds(num_bytes)
+    link_class = prefill.node_class, decode.node_class, prefill.host == decode.host
+    link = models.transfers.link(prefill.worker, decode.worker, decode.links.get(prefill.worker), link_class)
     free_s = max(prefill.link_free_at, decode.link_free_at) - placement_input.now
-    return max(ready_s, free_s) + seconds
+    return max(ready_s, free_s) + link.seconds(num_bytes)
 
 
 def work_alone(placement_input: PlacementInput, worker: WorkerState, queue_s: float) -> Work:

@@ -18,14 +18,13 @@ import msgspec
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.reports import StepSample
-from cluster.messages.transport import LinkSpeed
 from router.prediction.decaying import ERROR_SHARE, moving_mean, moving_median
 from router.prediction.hardware import prior
 from router.prediction.path_bias import PathBias
 from router.prediction.recursive_least_squares import RecursiveLeastSquares
 from router.prediction.step_chunk import StepBound
 from router.prediction.step_model import StepModel
-from router.prediction.transfer import TransferModel, TransferModels
+from router.prediction.transfer import TransferModels
 
 NEUTRAL = StepModel(
     fixed_s=10e-3,
@@ -205,7 +204,7 @@ class LatencyModels:
 
     def __init__(self) -> None:
         self._models: dict[str, LatencyModel] = {}
-        self._transfers = TransferModels()
+        self.transfers = TransferModels()
         self.bias = PathBias()
 
     def model(self, kind: str) -> LatencyModel:
@@ -214,13 +213,9 @@ class LatencyModels:
             model = self._models[kind] = LatencyModel(prior(kind))
         return model
 
-    def transfer(self, prefill: WorkerId, decode: WorkerId, proved: LinkSpeed | None) -> TransferModel:
-        """The model of the link between two workers. `proved`: the measured speed of the link, if it was measured."""
-        return self._transfers.link(prefill, decode, proved)
-
     def forget(self, worker: WorkerId) -> None:
         """The worker is gone. Its links are forgotten; the times of its kind are kept."""
-        self._transfers.forget(worker)
+        self.transfers.forget(worker)
 
     def errors(self) -> dict[str, StepErrors]:
         """Errors by kind of engine."""

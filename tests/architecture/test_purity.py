@@ -22,6 +22,7 @@ PURE_FOLDERS = (
     "cluster/simulation/engine",
     "cluster/simulation/results",
     "router/admission",
+    "router/links",
     "router/load",
     "router/placement",
     "router/prediction",

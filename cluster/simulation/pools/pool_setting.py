@@ -60,6 +60,15 @@ class Reporting(msgspec.Struct, frozen=True, kw_only=True):
     """Factor on the durations of steps and transfers in reports. 1 is the true duration."""
 
 
+class Linking(msgspec.Struct, frozen=True, kw_only=True):
+    """How long decode workers take to prove and to measure links, where they have to."""
+
+    proof_s: float | None = None
+    """Seconds that the proof of a link takes. With None, all links are proved and measured from the start."""
+    measure_s: float = 1.0
+    """Seconds that the measurement of a link takes."""
+
+
 class ClusterSetting(msgspec.Struct, frozen=True, kw_only=True):
     """Both pools, the links between them, the faults, and the patience of clients and sessions."""
 
@@ -71,6 +80,7 @@ class ClusterSetting(msgspec.Struct, frozen=True, kw_only=True):
     """Speed of every link that is not in `slow_links`."""
     slow_links: dict[tuple[int, int], LinkSpeed] = {}
     """Speeds of links that differ from `link`, by the indices of the prefill and the decode worker."""
+    linking: Linking = Linking()
     reporting: Reporting = Reporting()
     faults: tuple[Fault, ...] = ()
     first_token_timeout_s: float = 600.0

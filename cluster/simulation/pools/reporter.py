@@ -9,7 +9,7 @@ from cluster.engine.port import ReportedEngine
 from cluster.messages.ids import Address, IngressId, Pool, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.reports import ReportReply, StepSample, TransferSample, WorkerLoad, WorkerReport
+from cluster.messages.reports import LinkOrder, ReportReply, StepSample, TransferSample, WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import SchedulerEvent
 from cluster.messages.transport import LinkSpeed
 from cluster.simulation.pools.link_model import LinkModel
@@ -47,13 +47,15 @@ class SchedulerUnderTest(Protocol):
 class _ReportedWorker:
     """What will be reported of one worker."""
 
-    __slots__ = ("is_sending", "links", "num_kv_events", "timer", "transfers", "wants_snapshot", "worker")
+    __slots__ = ("is_sending", "links", "num_kv_events", "probing", "timer", "transfers", "wants_snapshot", "worker")
 
     def __init__(self, worker: SimulatedWorker) -> None:
         self.worker = worker
         self.timer: asyncio.TimerHandle | None = None
         self.transfers: list[TransferSample] = []
         self.links: dict[WorkerId, LinkSpeed | None] = {}
+        self.probing: WorkerId | None = None
+        """The prefill worker to which a link is proved or measured now."""
         self.num_kv_events = 0
         self.is_sending = False
         """True if KV events will be sent soon."""
@@ -102,7 +104,9 @@ class Reporter:
         self._loop.call_later(self._reporting.kv_events_s, self._send_kv_events, entry)
 
     def _join_up(self) -> None:
-        """Give every decode worker a link from every prefill worker."""
+        """Give every decode worker a link from every prefill worker, unless links have to be proved."""
+        if self._setting.linking.proof_s is not None:
+            return
         prefills = [worker for worker in self._reported if worker.pool is Pool.PREFILL]
         for worker, entry in self._reported.items():
             if worker.pool is Pool.DECODE:
@@ -143,6 +147,7 @@ class Reporter:
             transfers=entry.transfers,
             kv_events_through=None if self._reporting.kv_events_s is None else entry.num_kv_events,
             links=entry.links,
+            probing=entry.probing,
         )
         entry.transfers = []
         # The first report of a worker is its start, and is not delayed.
@@ -154,9 +159,37 @@ class Reporter:
 
     def _deliver(self, entry: _ReportedWorker, report: WorkerReport) -> None:
         reply = self._scheduler.report(report)
+        self._obey(entry, reply)
         if reply.wants_kv_snapshot and entry.worker in self._reported:
             entry.wants_snapshot = True
             self.report_changes(entry.worker)
+
+    def _obey(self, entry: _ReportedWorker, reply: ReportReply) -> None:
+        """Prove and measure links as a decode worker does (decode/proven_links.py)."""
+        if reply.gone:
+            entry.links = {prefill: speed for prefill, speed in entry.links.items() if prefill not in reply.gone}
+        order, linking = reply.link, self._setting.linking
+        if order is None or entry.probing is not None or linking.proof_s is None:
+            return
+        entry.probing = order.prefill
+        seconds = 0.0 if order.prefill in entry.links else linking.proof_s
+        self._loop.call_later(seconds, self._proved, entry, order)
+
+    def _proved(self, entry: _ReportedWorker, order: LinkOrder) -> None:
+        source = next((worker for worker in self._reported if worker.id == order.prefill), None)
+        if source is None:
+            entry.probing = None
+            return
+        entry.links = entry.links | {order.prefill: entry.links.get(order.prefill)}
+        if order.measures:
+            speed = self._links.speed(source.place, entry.worker.place)
+            self._loop.call_later(self._setting.linking.measure_s, self._measured, entry, order.prefill, speed)
+        else:
+            entry.probing = None
+
+    def _measured(self, entry: _ReportedWorker, prefill: WorkerId, speed: LinkSpeed) -> None:
+        entry.links = entry.links | {prefill: speed}
+        entry.probing = None
 
     def _scaled(self, sample: Sample) -> Sample:
         scale = self._reporting.seconds_scale

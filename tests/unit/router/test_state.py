@@ -60,9 +60,9 @@ def test_worker_exists_until_its_reports_time_out() -> None:
 def test_worker_whose_connection_has_ended_is_out_until_it_reports_again() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.disconnected(WorkerId("p0"))
-    assert (state._workers.prefill_workers(1.0), state.roster(0, 1.0).num_links) == (frozenset(), 0)
+    assert state.roster(0, 1.0).num_links == 0
     state.handle(a_prefill_report("p0"), now=1.5)
-    assert (state._workers.prefill_workers(1.5), state.roster(0, 1.5).num_links) == (frozenset({WorkerId("p0")}), 1)
+    assert state.roster(0, 1.5).num_links == 1
 
 
 def placed_on(state: RouterState, ingress: str, now: float, number: int = 4) -> set[WorkerId | None]:
@@ -214,12 +214,12 @@ def test_worker_that_one_ingress_cannot_reach_keeps_what_is_known_of_it() -> Non
     state = a_state(num_prefill=1, num_decode=1)
     report = msgspec.structs.replace(a_decode_report(DECODES[0], "p0"), kv_events_through=1)
     state.handle_kv_events(KvEvents(DECODES[0], 1, True, True, []), 0.0)
-    link = state.models.transfer(WorkerId("p0"), DECODES[0], None)
+    link = state.models.transfers.link(WorkerId("p0"), DECODES[0], None)
     state.handle(WorkerLost(worker=DECODES[0]), 0.0)
     assert not state.handle_kv_events(KvEvents(DECODES[0], 2, False, True, []), 0.0)
     state.handle(report, 0.0)
     assert not state.reply_to(msgspec.structs.replace(report, kv_events_through=2), 0.0).wants_kv_snapshot
-    assert state.models.transfer(WorkerId("p0"), DECODES[0], None) is link
+    assert state.models.transfers.link(WorkerId("p0"), DECODES[0], None) is link
     state.validate()
 
 
@@ -427,7 +427,6 @@ class RouterStateMachine(RuleBasedStateMachine):
         live = self.live()
         view = {w.worker: (w.pool, set(w.links)) for w in self.state.view(self.now).workers}
         assert view == {w: (report.pool, report.links.keys() & live.keys()) for w, report in live.items()}
-        assert self.state._workers.prefill_workers(self.now) == live.keys() & set(PREFILLS)
 
     @invariant()
     def charges_are_the_open_placements(self) -> None:

@@ -14,7 +14,7 @@ from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Address, Pool, RequestId, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from cluster.messages.placement import PlacementRequest, Rejection
-from cluster.messages.reports import DeltaReply, ReportDelta, ReportReply, WorkerLoad, WorkerReport
+from cluster.messages.reports import DeltaReply, LinkOrder, ReportDelta, ReportReply, WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.messages.transport import LinkSpeed
 from cluster.rpc.connection import Connection, ConnectionLost, Service
@@ -88,7 +88,7 @@ class FakeScheduler:
     async def _report(self, report: ReportDelta) -> DeltaReply:
         if report.standing is None:
             return DeltaReply(wants_standing=True)
-        return DeltaReply(False, b"one", frozenset({WORKER}))
+        return DeltaReply(False, link=LinkOrder(WORKER), gone=(WORKER,))
 
     async def _locate(self, worker: WorkerId) -> Address | None:
         self.num_located += 1
@@ -213,7 +213,7 @@ async def test_report_and_its_reply_survive_the_wire() -> None:
         max_requests=8,
         links={WORKER: LinkSpeed(0.001, 1e9)},
     )
-    assert await peer.report(report) == ReportReply(prefill_workers=frozenset({WORKER}))
+    assert await peer.report(report) == ReportReply(link=LinkOrder(WORKER), gone=(WORKER,))
 
 
 async def test_worker_that_only_an_absent_scheduler_could_find_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,15 @@ from cluster.engine.port import EngineHooks, WorkerEngine
 from cluster.errors import ServingError
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents
-from cluster.messages.reports import EngineShape, ReportReply, StepSample, TransferSample, WorkerLoad, WorkerReport
+from cluster.messages.reports import (
+    EngineShape,
+    LinkOrder,
+    ReportReply,
+    StepSample,
+    TransferSample,
+    WorkerLoad,
+    WorkerReport,
+)
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.messages.transport import WorkerTransport
 from cluster.rpc.connection import Service
@@ -83,7 +91,7 @@ class FakeScheduler(SchedulerClient):
         self.reports: asyncio.Queue[WorkerReport] = asyncio.Queue()
         self.left: list[WorkerLeft] = []
         self.has_left = asyncio.Event()
-        self.reply = ReportReply(prefill_workers=frozenset({PREFILL}))
+        self.reply = ReportReply(link=LinkOrder(PREFILL))
         self.is_away = False
 
     async def report(self, report: WorkerReport) -> ReportReply:
@@ -158,11 +166,11 @@ async def test_reports_carry_what_the_engine_and_the_pool_know(made: Made) -> No
     assert (report.worker, report.pool, report.shape.kind) == (ME, Pool.DECODE, "fake")
     assert (report.load.num_running, report.steps) == (3, [SAMPLE])
     assert (report.links, report.transfers, report.requests) == ({PREFILL: None}, [TRANSFER], None)
-    assert (await asyncio.wait_for(made.replies.get(), 5)).prefill_workers == {PREFILL}
+    assert (await asyncio.wait_for(made.replies.get(), 5)).link == LinkOrder(PREFILL)
 
 
 async def test_report_names_the_requests_once_the_scheduler_asks_for_them(made: Made) -> None:
-    made.scheduler.reply = ReportReply(prefill_workers=frozenset(), wants_requests=True)
+    made.scheduler.reply = ReportReply(wants_requests=True)
     for _ in range(2):
         await made.report()
     assert (await made.report()).requests == [RequestId("r")]

@@ -14,6 +14,7 @@ from cluster.messages.placement import Placement, Prediction, Rejection, Slo
 from cluster.messages.reports import (
     DeltaReply,
     EngineShape,
+    LinkOrder,
     ReportDelta,
     StandingReport,
     StepSample,
@@ -95,8 +96,8 @@ ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
     protocol.HEARD: [7],
     protocol.LEAVING: [WorkerLeft(worker=D0, engine_silent_s=2.5)],
     protocol.REPORT: [
-        ReportDelta(D0, 1, STANDING, b"", LOAD, STEPS, TRANSFERS, 7, [R]),
-        ReportDelta(D0, 1, None, b"\xff", LOAD, [], [], None, None),
+        ReportDelta(D0, 1, STANDING, LOAD, STEPS, TRANSFERS, 7, [R], P0),
+        ReportDelta(D0, 1, None, LOAD, [], [], None, None),
     ],
     protocol.KV_EVENTS: [
         KvEvents(D0, 3, True, False, [KvChange(KvTier.HOST, True, [b"\xff" * 8]), KvChange(KvTier.GPU, False, None)])
@@ -122,8 +123,8 @@ RESULTS: dict[Method[Any, Any], list[Any]] = {
     protocol.PLACE: [PLACEMENT, Rejection(retry_after_s=1.5, why="no decode worker can be reached", is_overload=True)],
     protocol.REPORT: [
         DeltaReply(wants_standing=True),
-        DeltaReply(False, b"\xff", ids("p0"), True, True, 2.5),
-        DeltaReply(False, b"\xff", None),
+        DeltaReply(False, True, True, 2.5, LinkOrder(P0, True), (P0,)),
+        DeltaReply(False),
     ],
     protocol.ROSTER: [
         RosterChange(3, 5, [RosterEntry(D0, Pool.DECODE, 8, an_address("d0"))], [D0], 7),

@@ -56,7 +56,7 @@ class RecordingScheduler:
         self.heard_at.append(asyncio.get_running_loop().time())
         self._live[report.worker] = report.pool
         wants, self.wants_snapshot = self.wants_snapshot, False
-        return ReportReply(prefill_workers=frozenset(), wants_kv_snapshot=wants)
+        return ReportReply(wants_kv_snapshot=wants)
 
     def kv_events(self, events: KvEvents) -> bool:
         self.events.append(events)

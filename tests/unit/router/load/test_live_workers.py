@@ -93,7 +93,7 @@ def test_placed_prompt_is_expected_on_its_worker() -> None:
     workers.placed(a_charge("r", "d0", 0.0), BLOCKS, 0.0)
     assert workers.index.longest(BLOCKS, 0.1).keys() == {"d0"}
     assert workers.num_placed == 1
-    workers.forget(WorkerId("d0"))
+    workers.forget(WorkerId("d0"), 0.1)
     assert workers.index.longest(BLOCKS, 0.1) == {}
 
 
@@ -137,7 +137,7 @@ class LiveWorkersMachine(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(PREFILLS + DECODES))
     def leave(self, worker: WorkerId) -> None:
-        self.workers.forget(worker)
+        self.workers.forget(worker, self.now)
         self.reported_at.pop(worker, None)
 
     @rule(seconds=st.sampled_from([0.0, 0.01, 0.1, 1.0, REPORT_TIMEOUT_S]))
@@ -171,7 +171,6 @@ class LiveWorkersMachine(RuleBasedStateMachine):
     def live_workers_are_those_with_a_recent_report(self) -> None:
         live = {w for w, at in self.reported_at.items() if self.now - at <= REPORT_TIMEOUT_S} - self.lost
         assert {view.worker for view in self.workers.view(self.now).workers} == live
-        assert self.workers.prefill_workers(self.now) == live & set(PREFILLS)
 
     @invariant()
     def each_pool_has_its_own_workers(self) -> None:

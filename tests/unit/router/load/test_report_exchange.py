@@ -8,10 +8,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from cluster.clients.report_deltas import FIRST_STEPS, ReportDeltas
 from cluster.messages.ids import WorkerId
-from cluster.messages.reports import REPORT_INTERVAL_S, ReportDelta, ReportReply, StepSample, WorkerLoad, WorkerReport
+from cluster.messages.reports import (
+    REPORT_INTERVAL_S,
+    LinkOrder,
+    ReportDelta,
+    ReportReply,
+    StepSample,
+    WorkerLoad,
+    WorkerReport,
+)
+from router.links.link_plan import FORGET_S, LOOKS
 from router.load.live_workers import REPORT_TIMEOUT_S
 from router.load.report_exchange import MOST_SAMPLES_PER_S
 from router.state import RouterState
+from tests.expected import present
 from tests.unit.factories import a_decode_report, a_prefill_report, links
 
 D0 = WorkerId("d0")
@@ -40,7 +50,7 @@ class Worker:
         assert whole is not None
         assert same(whole, report)
         state.handle(whole, now)
-        return self.deltas.reply(state.exchange.reply(delta, whole, state.reply_to(whole, now)))
+        return self.deltas.reply(state.exchange.reply(whole, state.reply_to(whole, now)))
 
 
 def same(whole: WorkerReport, report: WorkerReport) -> bool:
@@ -61,19 +71,28 @@ def test_what_has_not_changed_is_not_sent_again() -> None:
     assert len(again) < 200
 
 
-def test_prefill_workers_are_sent_when_they_change() -> None:
+def test_reply_has_an_order_when_there_is_something_to_prove_and_is_short_otherwise() -> None:
+    state, decode = RouterState(), Worker()
+    for number in range(100):
+        Worker(f"p{number}").report(state, 0.0)
+    decode.standing = msgspec.structs.replace(decode.standing, links=links(" ".join(f"p{n}" for n in range(99))))
+    orders = [order for _ in range(100 // LOOKS + 1) if (order := decode.report(state, 0.0).link) is not None]
+    assert orders == [LinkOrder(WorkerId("p99"))]
+    decode.standing = msgspec.structs.replace(decode.standing, links=links(" ".join(f"p{n}" for n in range(100))))
+    assert decode.report(state, 0.25).link is None
+    report = present(state.exchange.whole(decode.deltas.delta(decode.standing)))
+    assert len(msgspec.msgpack.encode(state.exchange.reply(report, state.reply_to(report, 0.5)))) < 30
+
+
+def test_links_to_a_worker_that_is_gone_for_long_are_to_be_forgotten() -> None:
     state, decode, prefill = RouterState(), Worker(), Worker("p0")
     prefill.report(state, 0.0)
-    assert decode.report(state, 0.0).prefill_workers == {"p0"}
-    assert decode.last is not None
-    report = a_decode_report("d0", "p0")
-    delta = decode.deltas.delta(report)
-    assert state.exchange.reply(delta, report, state.reply_to(report, 0.1)).prefill_workers is None
-    assert decode.report(state, 0.1).prefill_workers == {"p0"}
-    Worker("p1").report(state, 0.2)
-    assert decode.report(state, 0.3).prefill_workers == {"p0", "p1"}
-    prefill.report(state, 0.3 + REPORT_TIMEOUT_S)
-    assert decode.report(state, 0.3 + REPORT_TIMEOUT_S).prefill_workers == {"p0"}
+    assert decode.report(state, 0.0).gone == ()
+    assert decode.report(state, REPORT_TIMEOUT_S).gone == ()
+    decode.report(state, REPORT_TIMEOUT_S + 0.1)
+    for seconds in range(int(FORGET_S)):
+        assert decode.report(state, REPORT_TIMEOUT_S + 0.1 + seconds).gone == ()
+    assert decode.report(state, REPORT_TIMEOUT_S + 0.2 + FORGET_S).gone == ("p0",)
 
 
 @pytest.mark.parametrize("num_workers", [1, 1000])
@@ -113,8 +132,7 @@ class ReportMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(["p0", "p1", "d0", "d1"]), scheduler=st.integers(0, 1), num_running=st.integers(0, 5))
     def report(self, name: str, scheduler: int, num_running: int) -> None:
         state = self.schedulers[scheduler]
-        reply = self.workers[name].report(state, self.now, num_running)
-        assert reply.prefill_workers == state.reply_to(self.workers[name].standing, self.now).prefill_workers
+        self.workers[name].report(state, self.now, num_running)
         state.validate()
 
     @rule(name=st.sampled_from(["d0", "d1"]), connected=st.sampled_from(["", "p0", "p0 p1"]))

@@ -145,10 +145,10 @@ def test_kinds_are_learned_apart_from_the_prior_of_their_names() -> None:
 def test_links_of_a_worker_that_is_gone_are_forgotten() -> None:
     models, proved = LatencyModels(), LinkSpeed(latency_s=1e-3, bytes_per_s=1e9)
     p, d = WorkerId("p"), WorkerId("d")
-    link = models.transfer(p, d, proved)
-    assert models.transfer(p, d, None) is link
+    link = models.transfers.link(p, d, proved)
+    assert models.transfers.link(p, d, None) is link
     models.forget(d)
-    assert models.transfer(p, d, None) is not link
+    assert models.transfers.link(p, d, None) is not link
 
 
 @pytest.mark.parametrize(

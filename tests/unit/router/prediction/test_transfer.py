@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 from math import inf, isfinite, nan
 
 import pytest
@@ -54,6 +55,64 @@ def test_link_that_was_not_proved_takes_what_the_others_do() -> None:
     models.forget(D2)
     assert models.link(P, D2, None).seconds(1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.1)
     assert models.link(P, D, None) is models.link(P, D, FAST)
+
+
+NEAR, FAR = (0, 0, True), (0, 0, False)
+
+
+def test_link_without_a_measurement_has_the_speed_of_its_class() -> None:
+    models = TransferModels()
+    models.class_measured(NEAR, FAST)
+    models.class_measured(FAR, SLOW)
+    assert models.link(P, D, None, NEAR).seconds(1e9) == pytest.approx(takes(FAST, 1e9))
+    assert models.link(P, D, None, FAR).seconds(1e9) == pytest.approx(takes(SLOW, 1e9))
+    assert models.link(P, D, SLOW, NEAR).seconds(1e9) == pytest.approx(takes(SLOW, 1e9)), "its own comes first"
+
+
+def test_handoffs_teach_about_their_link_and_about_its_class() -> None:
+    models = TransferModels()
+    models.class_measured(NEAR, FAST)
+    teach(partial(models.observe, P, D, None, NEAR), SLOW)
+    assert models.link(P, D, None, NEAR).seconds(1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.1)
+    assert models.link(P, D2, None, NEAR).seconds(1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.1)
+
+
+def test_slow_link_of_a_fast_class_is_known_to_be_slow() -> None:
+    models = TransferModels()
+    models.class_measured(NEAR, FAST)
+    for number in range(20):
+        teach(partial(models.observe, P, D2, None, NEAR), FAST, num_samples=10, seed=number)
+        teach(partial(models.observe, P, D, None, NEAR), SLOW, num_samples=2, seed=number)
+    assert models.link(P, D, None, NEAR).seconds(1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.2)
+    assert models.link(P, D2, None, NEAR).seconds(1e9) == pytest.approx(takes(FAST, 1e9), rel=0.2)
+
+
+def test_class_that_was_never_measured_learns_from_its_handoffs() -> None:
+    """Workers may never be idle for long enough to measure a link."""
+    models = TransferModels()
+    teach(partial(models.observe, P, D, None, FAR), SLOW)
+    teach(partial(models.observe, P, D2, None, NEAR), FAST, num_samples=200)
+    assert models.link(WorkerId("p2"), D, None, FAR).seconds(1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.2)
+
+
+def test_class_that_is_measured_anew_begins_anew_and_goes_on_learning() -> None:
+    models = TransferModels()
+    models.class_measured(NEAR, FAST)
+    teach(partial(models.observe, P, D, None, NEAR), FAST)
+    models.class_measured(NEAR, SLOW)
+    assert models.link(P, D2, None, NEAR).seconds(1e9) == pytest.approx(takes(SLOW, 1e9))
+    teach(partial(models.observe, P, D, None, NEAR), FAST)
+    assert models.link(P, D2, None, NEAR).seconds(1e9) == pytest.approx(takes(FAST, 1e9), rel=0.2)
+
+
+def test_handoff_of_a_worker_that_is_gone_keeps_nothing_of_it() -> None:
+    models = TransferModels()
+    models.observe(P, D, None, None, 1e9, 0.5)
+    assert models.link(P, D, None) is models.link(P, D2, None)
+    models.observe(P, D, None, NEAR, 1e9, 0.5)
+    assert models.link(P, D, None, NEAR) is not models.link(P, D2, None, NEAR)
+    models.forget(P)
+    assert models.link(P, D, None, NEAR) is models.link(P, D2, None, NEAR)
 
 
 @given(st.lists(st.tuples(st.floats(), st.floats()), max_size=50), st.sampled_from([None, FAST, SLOW]))
