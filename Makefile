@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills soak fuzz browser lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scheduler bench-context bench-safety bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills soak fuzz models browser lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scheduler bench-context bench-safety bench-chat-state demo-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -37,7 +37,7 @@ LIVE = tests/drills tests/hostile/live tests/real_cluster
 BESIDE = @$(MAKE) --no-print-directory --jobs=2 --keep-going
 .PHONY: test-pure test-parts
 
-test: $(STAMP) network-tools ## all tests, with real engines, except for soak, fuzz, browser and the full matrix of drills
+test: $(STAMP) network-tools ## all tests, with real engines, except for soak, fuzz, models, browser and the full matrix of drills
 	$(BESIDE) compile lint
 	$(BESIDE) test-pure test-parts
 	$(BIN)/python -m pytest $(LIVE)
@@ -59,6 +59,9 @@ soak: $(STAMP) compile ## run 2,000 requests, abort some of them, and kill a wor
 
 fuzz: $(STAMP) ## send random bytes to every socket and route: BATON_FUZZ_MINUTES minutes per test
 	$(BIN)/python -m pytest tests/hostile -m fuzz -o log_cli=true -o log_cli_level=INFO
+
+models: $(STAMP) ## hand over the KV blocks of a small model of each kind (docs/models.md): two minutes for each
+	$(BIN)/python -m pytest tests/real_cluster/test_models.py -m models
 
 browser: $(STAMP) ## open pages of other sites in a real browser, next to a Baton on loopback: seconds
 	@command -v chromium >/dev/null || { echo "Installing the Debian package chromium"; \

@@ -12,6 +12,7 @@ from ray.serve.schema import LoggingConfig
 from api.deployment import Ingress
 from cluster.config.application import AppConfig, parse
 from cluster.config.pools import PoolConfig
+from cluster.engine_checks.arguments import check_arguments
 from cluster.observability.logging import LEVEL_VARIABLE
 from cluster.repository import resolve_model
 from decode.deployment import DecodeWorker
@@ -28,10 +29,19 @@ _HEALTH_CHECK_PERIOD_S = 2.0
 Longer replaces dead replicas later; shorter costs every replica more calls.
 """
 
+_ENGINE_START_S = 3600
+"""Time that an engine may take to load its model, in seconds, unless `env` of the pool sets
+VLLM_ENGINE_READY_TIMEOUT_S. Longer leaves an engine that hangs while it starts for longer; shorter, as vLLM's own 600,
+ends the start of a large model from a slow store, again and again.
+"""
+
 
 def build(args: dict[str, Any]) -> Application:
-    """Build the application. Raises ValueError for args that cluster/config refuses."""
+    """Build the application. Raises ValueError for args that cluster/config refuses, and for engine arguments that vLLM
+    does not have.
+    """
     config = parse(args)
+    check_arguments(config)
     scheduler = _scheduler(config)
     prefill = _pool(PrefillWorker, config, config.prefill).bind(config.pool(config.prefill), config.internal_host)
     decode = _pool(DecodeWorker, config, config.decode).bind(config.pool(config.decode), config.internal_host)
@@ -44,7 +54,7 @@ def _scheduler(config: AppConfig) -> Application:
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         ray_actor_options={"num_cpus": 0.1, "runtime_env": {"env_vars": _process_environment(config)}},
     )
-    return deployment.bind(config.slo, config.internal_host)
+    return deployment.bind(config.slo, config.scheduler, config.internal_host)
 
 
 def _ingress(config: AppConfig) -> serve.Deployment:
@@ -84,6 +94,7 @@ def _process_environment(config: AppConfig) -> dict[str, str]:
         LEVEL_VARIABLE: config.log_level,
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_MAX_N_SEQUENCES": str(config.ingress.max_sequences_per_request),  # vLLM checks `n` in each process
+        "VLLM_ENGINE_READY_TIMEOUT_S": str(_ENGINE_START_S),  # vLLM reads it when it is imported
         "NIXL_LOG_LEVEL": "WARN",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # an engine with the executor `uni` needs no extra process

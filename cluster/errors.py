@@ -181,6 +181,10 @@ class HandoffMismatch(WorkerFailed):
     """The decode engine read other KV blocks than the prefill engine computed."""
 
 
+class RequestPaused(WorkerFailed):
+    """The request leaves its worker for requests of a higher class, and goes on later."""
+
+
 class RequestQuarantined(ServingError):
     """Engines were lost with this request. Do not send it again."""
 

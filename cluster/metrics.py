@@ -79,7 +79,12 @@ REQUEST_PROMPT_TOKENS = Counter(
     "worker (role prefill), and on the worker that generated (role decode).",
     ["role", "source"],
 )
-ATTEMPTS = Counter("baton_attempts", "Placements of closed requests. A request has more than one if workers failed.")
+ATTEMPTS = Counter(
+    "baton_attempts", "Placements of closed requests. A request has more than one if workers failed or it paused."
+)
+PAUSES = Counter(
+    "baton_pauses", "Pauses of closed requests, which gave their room to requests of a higher class.", ["slo_class"]
+)
 LEASES_OPEN = Gauge("baton_leases_open", "Leases whose KV blocks this prefill worker keeps, by state.", ["state"])
 LEASES_ENDED = Counter(
     "baton_leases_ended", "Leases whose KV blocks this prefill worker has freed, by how the lease ended.", ["how"]

@@ -323,6 +323,11 @@ class LeaseCalls:
     def baton_renew_pulls(self, deadlines: dict[str, float]) -> dict[str, float]:
         return _leasing_worker().renew_pulls(deadlines)
 
+    def baton_kv_format(self) -> tuple[str, str, str]:
+        """What other engines must have alike: vLLM's digest, the layout of the KV blocks, and the attention backend."""
+        worker = _leasing_worker()
+        return str(worker.compat_hash), str(worker.kv_cache_layout), str(worker.backend_name)
+
 
 def _leasing_worker() -> LeasingWorker:
     group: Any = get_kv_transfer_group()

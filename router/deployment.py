@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 from cluster import compiled, metrics
+from cluster.config.scheduler import SchedulerConfig
 from cluster.observability.logging import set_up_logging
 from cluster.rpc.listener import Listener
 from cluster.serve_context import join_cluster, own_interface_of, own_node, own_worker_id, scheduler_registry
@@ -17,14 +18,16 @@ logger = logging.getLogger("baton.scheduler")
 
 
 class Scheduler:
-    async def __init__(self, slo: SloConfig, host: str | None) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, slo: SloConfig, config: SchedulerConfig, host: str | None
+    ) -> None:
         set_up_logging()
         if not compiled.is_in_use():
             logger.warning(
                 "the Scheduler runs interpreted: the code that `baton compile` makes is several times as fast"
             )
         join_cluster()
-        self._state = RouterState(slo)
+        self._state = RouterState(slo, tenant_weights=config.tenant_weights)
         service = SchedulerService(self._state, lambda epoch: self._epoch_watch.heard_of(epoch)).service
         self._listener = await Listener.start(own_interface_of(host).host, service)
         registry = scheduler_registry()

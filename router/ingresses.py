@@ -86,6 +86,11 @@ class Ingresses:
         """The ingress whose messages count on this connection."""
         return self._speaking.get(connection)
 
+    def connection_of(self, ingress: IngressId) -> object | None:
+        """The connection of an ingress. None if it has none."""
+        known = self._known.get(ingress)
+        return known.connection if known is not None and known.num_sweeps is None else None
+
     def take(self, connection: object, message: Events) -> list[SchedulerEvent]:
         """The events of a message that count and have not been taken before."""
         known = self._known_on(connection)

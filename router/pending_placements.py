@@ -3,12 +3,13 @@ and in the simulator. The clock is the event loop's.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from cluster.messages.ids import IngressId, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta, ReportReply, WorkerReport
-from cluster.messages.scheduler_events import RequestClosed, SchedulerEvent, WorkerLeft
+from cluster.messages.scheduler_events import Pause, RequestClosed, SchedulerEvent, WorkerLeft
 from router.state import RouterState
 
 DECIDE_INTERVAL_S = 0.02
@@ -27,10 +28,13 @@ class PendingPlacements:
         self._decides_at = float("inf")
         """When the timer is due. Handles of uvloop have no method for it."""
         self._decided_at = float("-inf")
+        self.on_pause: Callable[[IngressId | None, Pause], None] = _ignore
+        """Called for each request whose ingress is to be asked to pause it. Must not raise."""
 
     async def place(self, request: PlacementRequest, ingress: IngressId | None = None) -> Placement | Rejection:
         """Choose workers and charge the request to them. A caller that stops waiting must send RequestClosed."""
         answer = self.state.place(request, self._loop.time(), ingress)
+        self._send_pauses()
         if answer is not None:
             return answer
         self._withdraw(request.request_id)
@@ -85,6 +89,10 @@ class PendingPlacements:
     def ingress_gone(self, ingress: IngressId) -> None:
         self.keep_open(ingress, frozenset())
 
+    def _send_pauses(self) -> None:
+        for ingress, pause in self.state.take_pauses():
+            self.on_pause(ingress, pause)
+
     def _withdraw(self, request_id: RequestId) -> None:
         """No caller waits for this answer any more."""
         if (waiting := self._answers.pop(request_id, None)) is not None:
@@ -110,6 +118,11 @@ class PendingPlacements:
             waiting = self._answers.pop(request_id, None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(answer)
+        self._send_pauses()
         next_at = self.state.next_decision_at()
         if self._answers and next_at is not None:
             self._decide_at(max(next_at, now + DECIDE_INTERVAL_S))
+
+
+def _ignore(ingress: IngressId | None, pause: Pause) -> None:
+    """Nobody is to be asked."""

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from cluster import metrics
 from cluster.errors import ServingError
-from cluster.messages.ids import Address, WorkerId
+from cluster.messages.ids import Address, IngressId, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta
-from cluster.messages.scheduler_events import Events, OpenRequests, WorkerLeft
+from cluster.messages.scheduler_events import Events, OpenRequests, Pause, WorkerLeft
 from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import (
@@ -25,6 +25,7 @@ from cluster.rpc.protocol import (
     LEAVING,
     LOCATE,
     OPEN_REQUESTS,
+    PAUSE,
     PLACE,
     QUEUE,
     REPLACED,
@@ -56,6 +57,7 @@ class SchedulerService:
         """The connection of each worker that has reported, and is connected."""
         self._worker_on: dict[Connection, WorkerId] = {}
         self._sweeping: asyncio.TimerHandle | None = None
+        self.pending.on_pause = self._ask_to_pause
         service = self.service
         service.on_call_of(PLACE, self._place)
         service.on_post(OPEN_REQUESTS, self._open_requests)
@@ -79,6 +81,12 @@ class SchedulerService:
         metrics.PLACEMENT.observe(_now() - asked_at)
         metrics.count_placement(answer)
         return answer
+
+    def _ask_to_pause(self, ingress: IngressId | None, pause: Pause) -> None:
+        """An ingress that cannot be reached now is not asked again: the request then runs to its end."""
+        connection = self._ingresses.connection_of(ingress) if ingress is not None else None
+        if isinstance(connection, Connection) and connection.is_open:
+            connection.post(PAUSE, pause)
 
     def _open_requests(self, connection: Connection, message: OpenRequests) -> None:
         if self._ingresses.introduced(message, connection):
@@ -126,7 +134,10 @@ class SchedulerService:
         if self._reports_on.get(delta.worker) is not connection:
             self._reports_on[delta.worker] = connection
             self._worker_on[connection] = delta.worker
-        return self.pending.report_delta(delta)
+        reply = self.pending.report_delta(delta)
+        for why in self.pending.state.take_mismatches():
+            logger.error("some prefill and decode workers cannot hand over to each other: %s", why)
+        return reply
 
     def _roster(self, since: int) -> RosterChange:
         return self.pending.state.roster(since, _now())

@@ -9,6 +9,7 @@
 `decide` after every event and at `next_decision_at`.
 """
 
+from collections.abc import Mapping
 from typing import assert_never, final
 
 from cluster.messages.ids import Address, IngressId, RequestId, WorkerId
@@ -19,6 +20,7 @@ from cluster.messages.scheduler_events import (
     EngineLostWith,
     FirstToken,
     PairSuspected,
+    Pause,
     PrefillDone,
     RequestClosed,
     SchedulerEvent,
@@ -39,8 +41,18 @@ from router.quarantine.quarantine import Quarantine
 
 @final
 class RouterState:
-    def __init__(self, slo: SloConfig | None = None, policy: Policy = goodput, *, admits_all: bool = False) -> None:
-        """`admits_all`: no request waits, and no request is refused for being late."""
+    def __init__(
+        self,
+        slo: SloConfig | None = None,
+        policy: Policy = goodput,
+        *,
+        admits_all: bool = False,
+        preempts: bool = True,
+        tenant_weights: Mapping[str, float] | None = None,
+    ) -> None:
+        """`admits_all`: no request waits, and no request is refused for being late. `preempts`: running requests pause
+        for those of higher classes.
+        """
         slo = slo or SloConfig()
         self._workers = LiveWorkers()
         self.models = self._workers.models
@@ -52,7 +64,15 @@ class RouterState:
         self._charges = Charges(self._workers.by_id)
         self._quarantine = Quarantine()
         self._placer = Placer(slo, policy, self._workers, self._charges)
-        self._admission = AdmissionControl(slo, self._placer, self._workers, self._quarantine, admits_all=admits_all)
+        self._admission = AdmissionControl(
+            slo,
+            self._placer,
+            self._workers,
+            self._quarantine,
+            admits_all=admits_all,
+            preempts=preempts,
+            tenant_weights=tenant_weights,
+        )
 
     def handle(
         self, event: WorkerReport | WorkerLeft | SchedulerEvent, now: float, ingress: IngressId | None = None
@@ -101,6 +121,13 @@ class RouterState:
         """Answers to requests that have waited, in the order of service."""
         return self._admission.decide(now)
 
+    def take_pauses(self) -> list[tuple[IngressId | None, Pause]]:
+        """The requests that are to pause, with the ingresses that must be asked. To be called after `place` and
+        `decide`; each pause is given once.
+        """
+        asked = self._admission.preemption.take_asked()
+        return [(charge.ingress, Pause(charge.request_id, charge.attempt)) for charge in asked]
+
     def next_decision_at(self) -> float | None:
         """When `decide` has something to do even if no event comes. None if no request waits."""
         return self._admission.next_decision_at()
@@ -137,6 +164,12 @@ class RouterState:
     @property
     def num_waiting(self) -> int:
         return self._admission.num_waiting
+
+    def take_mismatches(self) -> list[str]:
+        """Why workers of the two pools cannot hand over to each other, as far as it has come to light since the last
+        call.
+        """
+        return self._workers.kv_formats.take_new()
 
     def roster(self, since: int, now: float) -> RosterChange:
         """What has changed in the roster of live workers since a version. 0 stands for everything."""

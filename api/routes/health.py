@@ -1,6 +1,7 @@
 """GET /healthz, /readyz and /metrics."""
 
 import asyncio
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -34,14 +35,18 @@ async def healthz(request: Request) -> Response:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """Tell whether the cluster can serve: a prefill worker can hand KV blocks to a decode worker."""
+    """Tell whether the cluster can serve: a prefill worker can hand KV blocks to a decode worker. `mismatch` tells why
+    none ever can, if the engines of the pools do not fit.
+    """
     readiness = await services_of(request).cluster.readiness()
-    body = {
+    body: dict[str, Any] = {
         "ready": readiness.is_ready,
         "prefill_workers": readiness.num_prefill,
         "decode_workers": readiness.num_decode,
         "connected_pairs": readiness.num_links,
     }
+    if readiness.mismatch is not None:
+        body["mismatch"] = readiness.mismatch
     return JSONResponse(body, status_code=200 if readiness.is_ready else 503)
 
 

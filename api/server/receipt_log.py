@@ -29,6 +29,7 @@ class ReceiptLog:
         metrics.REQUESTS.labels(path, receipt.outcome).inc()
         metrics.OUTPUT_TOKENS.inc(receipt.num_output_tokens)
         metrics.ATTEMPTS.inc(receipt.num_attempts)
+        metrics.PAUSES.labels(receipt.slo_class).inc(receipt.num_pauses)
         if receipt.result is not None:
             metrics.GOODPUT.labels(receipt.slo_class, path, receipt.result).inc()
         if receipt.ttft_s is not None:

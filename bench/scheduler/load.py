@@ -6,11 +6,14 @@ A Scheduler process (bench/scheduler/server.py) has one connection to each worke
 from each prefill worker, and one to each ingress. Each worker reports four times a second with samples of its steps.
 The first figure is the CPU time that the reports take without requests, and the second one beside open requests. Then
 requests come and end at a rate. The latency of a placement is that at the ingress. It includes the time of this
-process, which plays all workers and ingresses. CPU times are those of the Scheduler process alone.
+process, which plays all workers and ingresses. At last, three times as many long prompts as may wait are asked for at a
+time, each again as soon as it is answered, so that the queue is full and most are refused. CPU times are those of the
+Scheduler process alone.
 """
 
 import argparse
 import asyncio
+import itertools
 import random
 import secrets
 import sys
@@ -18,7 +21,7 @@ from asyncio.subprocess import PIPE
 from collections import Counter
 from statistics import quantiles
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import psutil
@@ -38,9 +41,14 @@ from cluster.repository import REPO_ROOT
 from cluster.rpc.connection import Connection
 from cluster.rpc.protocol import EVENTS, HEARD, OPEN_REQUESTS
 from cluster.scheduler_registry import SchedulerRecord
+from router.admission.waiting_queue import MAX_QUEUE
 
 INGRESSES = 16
 PROMPT_TOKENS = 512
+LONG_PROMPT_TOKENS = 16_000
+"""Tokens of the prompts that overload the workers."""
+FILLED_S = 5.0
+"""Time after which the queue is full of them, in seconds."""
 SAMPLED_S = 10.0
 """Time over which CPU is measured, in seconds. Longer makes the figures steadier and takes longer."""
 
@@ -56,6 +64,23 @@ class Figures(NamedTuple):
     p50_ms: float
     p99_ms: float
     """Latency of a placement."""
+    refused_per_s: float
+    """Refusals at three times of what fits."""
+    overloaded_per_s: float
+    """Placements beside them."""
+    refusing: float
+    """CPUs beside both, reports included."""
+
+    @property
+    def placement_s(self) -> float:
+        """CPU seconds of a placement with its events."""
+        return max(0.0, self.placing - self.busy) / max(1.0, self.placed_per_s)
+
+    @property
+    def refusal_s(self) -> float:
+        """CPU seconds of a refusal, if the placements beside it cost what others cost."""
+        placing = self.overloaded_per_s * self.placement_s
+        return max(0.0, self.refusing - self.busy - placing) / max(1.0, self.refused_per_s)
 
 
 class Worker:
@@ -101,11 +126,11 @@ class Ingress:
     async def connect(self) -> None:
         await self._client.address_of(WorkerId("nobody"))
 
-    async def place(self, number: int) -> tuple[RequestId, Placement] | None:
-        """The request decodes from then on. None if it is refused."""
+    async def place(self, number: int, num_prompt: int = PROMPT_TOKENS) -> tuple[RequestId, Placement] | None:
+        """The request decodes from then on, if its prompt has the usual length. None if it is refused."""
         request = PlacementRequest(
             request_id=RequestId(f"r{number}"),
-            num_prompt_tokens=PROMPT_TOKENS,
+            num_prompt_tokens=num_prompt,
             block_hashes=[secrets.token_bytes(8) for _ in range(PROMPT_TOKENS // 16)],
             max_output_tokens=1000,
         )
@@ -117,6 +142,8 @@ class Ingress:
             self.tell(RequestClosed(request_id=request.request_id))
             return None
         self._open_on[placed.generating] += 1
+        if num_prompt > PROMPT_TOKENS:
+            return request.request_id, placed
         self.tell(PrefillDone(request_id=request.request_id))
         self.tell(FirstToken(request_id=request.request_id))
         return request.request_id, placed
@@ -160,7 +187,20 @@ async def measure(num_workers: int, num_open: int, rate: float) -> Figures:
         placing = asyncio.create_task(cpus())
         num_placed = await turn_over(ingresses, opened, rate, placing)
         percentiles = quantiles(latencies, n=100)
-        return Figures(idle, busy, num_placed / SAMPLED_S, await placing, 1e3 * percentiles[49], 1e3 * percentiles[98])
+        await overload(ingresses, asyncio.create_task(asyncio.sleep(FILLED_S)))
+        refusing = asyncio.create_task(cpus())
+        num_refused, num_placed_beside = await overload(ingresses, refusing)
+        return Figures(
+            idle,
+            busy,
+            num_placed / SAMPLED_S,
+            await placing,
+            1e3 * percentiles[49],
+            1e3 * percentiles[98],
+            num_refused / SAMPLED_S,
+            num_placed_beside / SAMPLED_S,
+            await refusing,
+        )
     finally:
         for task in tasks:
             task.cancel()
@@ -215,6 +255,27 @@ async def turn_over(ingresses: list[Ingress], opened: Opened, rate: float, until
     return num_placed
 
 
+async def overload(ingresses: list[Ingress], until: "asyncio.Task[Any]") -> tuple[int, int]:
+    """Ask for more than the workers bear, as fast as the Scheduler answers. Returns how many were refused and placed.
+    Their prompts are computed as fast as the Scheduler expects.
+    """
+    answered: Counter[bool] = Counter()
+    numbers = itertools.count(secrets.randbits(60))
+
+    async def client(ingress: Ingress) -> None:
+        while not until.done():
+            answer = await ingress.place(next(numbers), LONG_PROMPT_TOKENS)
+            if not until.done():
+                answered[answer is not None] += 1
+
+    tasks = [asyncio.create_task(client(ingresses[n % len(ingresses)])) for n in range(3 * MAX_QUEUE)]
+    await until
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return answered[False], answered[True]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=1000, help="workers (default: 1000)")
@@ -228,7 +289,14 @@ def main() -> None:
     print(f"  reports beside open requests  {figures.busy:6.2f}")
     print(f"  {figures.placed_per_s:6.0f} placements/s, reports   {figures.placing:6.2f}")
     print(f"  latency of a placement        {figures.p50_ms:6.2f} ms at p50, {figures.p99_ms:.2f} ms at p99")
-    conclude(missed(figures.busy, figures.placed_per_s, figures.p99_ms))
+    print(
+        f"  {figures.refused_per_s:6.0f} refusals/s beside {figures.overloaded_per_s:.0f} placements/s, reports"
+        f" {figures.refusing:6.2f}"
+    )
+    refusal_us, placement_us = 1e6 * figures.refusal_s, 1e6 * figures.placement_s
+    print(f"  CPU time of a refusal         {refusal_us:6.0f} us; of a placement with its events {placement_us:.0f} us")
+    share = refusal_us / placement_us if placement_us else 0.0
+    conclude(missed(figures.busy, figures.placed_per_s, figures.p99_ms, share))
 
 
 if __name__ == "__main__":

@@ -98,7 +98,15 @@ def main() -> None:
         prog="baton", description="Disaggregated prefill/decode LLM serving on Ray and vLLM."
     )
     commands = parser.add_subparsers(required=True, metavar="command")
-    serve = commands.add_parser("serve", help="start the service and wait until it is stopped")
+    serve = commands.add_parser(
+        "serve",
+        help="start the service and wait until it is stopped",
+        description="Starts the service and waits until it is stopped. A configuration that cannot work is refused: "
+        "arguments of Baton, and engine arguments that Baton or vLLM does not have, before anything starts; models and "
+        "engines that Baton cannot serve, before the weights are loaded; pools that cannot hand KV blocks over to each "
+        "other, when both have started. docs/models.md lists what is refused. The command then prints the reason and "
+        "ends with 1, or with 2 if nothing has been started.",
+    )
     serve.add_argument(
         "conf", nargs="?", type=Path, default=Path("conf/local.yaml"), help="Serve config (default: %(default)s)"
     )
@@ -187,6 +195,16 @@ def has_failed_to_start(log: str) -> bool:
     return "failed with exception:" in log or log.count("the replica will be stopped") >= FAILED_STARTS
 
 
+def mismatch(state: Mapping[str, Any], wanted: Mapping[str, int]) -> str | None:
+    """Why the service will never be ready, if all workers have started and no pair of them can hand over. `state`: the
+    body of /readyz; `wanted`: the number of workers, by its name there.
+    """
+    why = state.get("mismatch")
+    if why is None or any(state[pool] < number for pool, number in wanted.items()):
+        return None
+    return f"The pools cannot hand KV blocks over: {why} (docs/models.md)"
+
+
 def excerpt(log: str) -> str:
     """The part of a log that explains a failure: each error once, or else the last lines."""
     log = _PROCESS_NAME.sub("", log)
@@ -229,6 +247,8 @@ class RunningService:
         self._url = f"http://{host}:{args.ingress.port}"
         self._wanted = {"prefill_workers": args.prefill.replicas, "decode_workers": args.decode.replicas}
         self._stopping = threading.Event()
+        self._mismatch: str | None = None
+        """Why the engines that have started cannot hand over to each other."""
 
     def run(self) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -261,8 +281,8 @@ class RunningService:
                 self._greet()
                 return self._wait_for_end(serve_run)
             if not self._stopping.is_set():
-                said = excerpt(self._said(begins_at))
-                print(f"baton: the service did not start. From {LOG_FILE}:\n{said}", file=sys.stderr)
+                why = self._mismatch or f"From {LOG_FILE}:\n{excerpt(self._said(begins_at))}"
+                print(f"baton: the service did not start. {why}", file=sys.stderr)
         finally:
             if self._stopping.is_set():
                 print("\nStopping ...", flush=True)
@@ -280,6 +300,7 @@ class RunningService:
         while not self._stopping.wait(POLL_S) and serve_run.ended() is None:
             serve_run.find_node()
             state = self._readiness()
+            self._mismatch = mismatch(state, self._wanted)
             elapsed_s = time.monotonic() - started_at
             line = self._progress(state)
             if line != shown:
@@ -287,6 +308,8 @@ class RunningService:
                 shown = line
             if state.get("ready"):
                 return True
+            if self._mismatch is not None:
+                return False
             if elapsed_s > START_TIMEOUT_S or has_failed_to_start(self._said(begins_at)):
                 return False
         return False

@@ -10,6 +10,7 @@ class KnownWorkers:
         self.version = 0
         """The version of the roster that this is a copy of. 0 if it is of no version of the present Scheduler."""
         self._num_links = 0
+        self._mismatch: str | None = None
 
     def begin_anew(self) -> None:
         """Another Scheduler process answers from now on. The workers of the last one stay until it does."""
@@ -26,8 +27,9 @@ class KnownWorkers:
         for entry in change.joined:
             self.by_id[entry.worker] = entry
         self.version, self._num_links = change.version, change.num_links
+        self._mismatch = change.mismatch
 
     @property
     def readiness(self) -> Readiness:
         num_prefill = sum(entry.pool is Pool.PREFILL for entry in self.by_id.values())
-        return Readiness(num_prefill, len(self.by_id) - num_prefill, self._num_links)
+        return Readiness(num_prefill, len(self.by_id) - num_prefill, self._num_links, self._mismatch)

@@ -58,6 +58,9 @@ class WorkerConnection:
     def generate(self, request: GenerateRequest, handoff: KVHandoff | None) -> AsyncGenerator[TokenDelta, None]:
         return self._steps.read(self.connection, request, handoff)
 
+    def pause(self, request_id: RequestId) -> None:
+        self._steps.pause(self.connection, request_id)
+
 
 class WorkerConnections:
     """The connections to all workers."""
@@ -185,6 +188,10 @@ class DecodeClient:
         if peer is None or request.is_suspect:
             return self._reach_and_generate(worker, request, handoff)
         return peer.generate(request, handoff)
+
+    def pause(self, worker: WorkerId, request_id: RequestId) -> None:
+        if peer := self._peers.connected(worker):
+            peer.pause(request_id)
 
     def distrust(self, worker: WorkerId) -> None:
         if peer := self._peers.connected(worker):

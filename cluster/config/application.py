@@ -9,32 +9,17 @@ from typing import Any, Literal
 
 import msgspec
 
+from cluster.config import engine_arguments
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.config.network import LOOPBACK, NetworkConfig, is_loopback
 from cluster.config.pools import BLOCK_HASH_ALGORITHM, DEFAULT_BLOCK_SIZE, PoolConfig
 from cluster.config.safety import SafetyConfig
+from cluster.config.scheduler import SchedulerConfig
 from cluster.config.state import StateConfig
 from cluster.slo import SloConfig
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
-
-_BATON_SETS = frozenset(
-    {
-        "model",
-        "kv_transfer_config",
-        "served_model_name",
-        "kv_events_config",
-        "prefix_caching_hash_algo",
-        "scheduler_cls",
-        "scheduling_policy",
-    }
-)
-"""vLLM engine arguments that Baton sets itself. A config that contains one of them is refused."""
-_HASHED_ALIKE = frozenset({"block_size", "prefix_match_unit"})
-"""vLLM engine arguments on which the hashes of KV blocks depend. The ingress and all engines must have the same values,
-so a pool cannot set them.
-"""
 
 
 class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,24 +42,29 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     state: StateConfig = StateConfig()
     context: ContextConfig = ContextConfig()
     safety: SafetyConfig = SafetyConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
     slo: SloConfig = SloConfig()
     """The objectives of the served model, by SLO class (docs/slo.md)."""
 
     def __post_init__(self) -> None:
-        for name, engine in (("engine", self.engine), ("prefill", self.prefill.engine), ("decode", self.decode.engine)):
-            if owned := engine.keys() & _BATON_SETS:
-                raise ValueError(f"{name}: {', '.join(sorted(owned))} cannot be set here: Baton sets it")
-            if engine.get("nnodes", 1) != 1:
-                raise ValueError(f"{name}: nnodes: an engine must be on one machine, whose clock its handoffs need")
-        for name, pool in (("prefill", self.prefill), ("decode", self.decode)):
-            if shared := pool.engine.keys() & _HASHED_ALIKE:
-                raise ValueError(f"{name}: {', '.join(sorted(shared))} must be the same everywhere: set it in `engine`")
+        if why := engine_arguments.refusal(self.engine):
+            raise ValueError(f"engine: {why}")
+        pools = {"prefill": self.prefill, "decode": self.decode}
+        for name, pool in pools.items():
+            if why := engine_arguments.refusal_of_pool(pool.engine):
+                raise ValueError(f"{name}.engine: {why}")
             if "PYTHONHASHSEED" in pool.env:
                 raise ValueError(
                     f"{name}: env: with PYTHONHASHSEED, engines and the ingress hash the same KV block differently"
                 )
-        if "prefix_match_unit" in self.engine:
-            raise ValueError("engine: prefix_match_unit: the ingress knows KV blocks of block_size tokens only")
+            num_devices = engine_arguments.num_devices(self.engine | pool.engine)
+            if pool.gpus and num_devices is not None and pool.gpus != num_devices and max(pool.gpus, num_devices) > 1:
+                raise ValueError(
+                    f"{name}: gpus is {pool.gpus:g}, and an engine with these arguments takes {num_devices}: they are "
+                    "tensor_parallel_size x prefill_context_parallel_size"
+                )
+        if why := engine_arguments.difference(self.engine | self.prefill.engine, self.engine | self.decode.engine):
+            raise ValueError(f"engine: {why}")
 
     @property
     def model_name(self) -> str:

@@ -69,7 +69,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     cpus: Annotated[float, Meta(ge=0)] = 1.0
     """CPUs that Ray reserves per worker. A reservation does not bind threads to cores; `cpu_cores` does."""
     gpus: Annotated[float, Meta(ge=0)] = 0.0
-    """GPUs per worker: tensor_parallel_size x pipeline_parallel_size. 0 on a CPU."""
+    """GPUs per worker: tensor_parallel_size x prefill_context_parallel_size, or a part of one GPU. 0 on a CPU."""
     cpu_cores: list[str] = []
     """Cores that the engine's compute threads are bound to, e.g. ["0-3", "4-7"]. Worker number i takes entry i, and the
     entries repeat if there are more workers. An empty list binds no threads, which is right where workers share cores.

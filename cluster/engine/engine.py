@@ -11,10 +11,11 @@ import uuid
 
 import msgspec
 from vllm import envs
-from vllm.config import KVEventsConfig, KVTransferConfig
+from vllm.config import KVEventsConfig, KVTransferConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 from vllm.sampling_params import SamplingParams
+from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.version import __version__ as vllm_version
 
@@ -29,9 +30,10 @@ from cluster.engine.prefills import EnginePrefills
 from cluster.engine.probe_prompts import EngineProbes
 from cluster.engine.request_runner import RequestRunner
 from cluster.engine.sampling_params import encode_sampling_params
-from cluster.engine.shape import kind_of, shape_of
+from cluster.engine.shape import kind_of, kv_format_of, shape_of
 from cluster.engine.step_stats import EngineSteps
 from cluster.engine.token_tap import TapHooks, TokenEngine, TokenTap
+from cluster.engine_checks.resolved import refusal
 from cluster.errors import EngineLost, ServingError, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Pool, RequestId, WorkerId
@@ -77,20 +79,17 @@ class Engine:
         self._pipe = TokenPipeSocket()
         self._steps = EngineSteps(self._on_ended_leases)
         with named_while_starting(engine_id):
-            self._llm = TokenEngine.from_engine_args(
-                _arguments(pool, config, engine_id, kind, self.kv_events, self._pipe),
-                stat_loggers=[lambda *_: self._steps],
+            arguments = _arguments(pool, config, engine_id, kind, self.kv_events, self._pipe)
+            resolved = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
+            _require(resolved, config)
+            self._llm = TokenEngine.from_vllm_config(
+                resolved, stat_loggers=[lambda *_: self._steps], enable_log_requests=arguments.enable_log_requests
             )
         # The ingress has tried each constraint. vLLM would try it again here, between the tokens of all requests.
         self._llm.input_processor.structured_outputs_config = None
         self._tap = TokenTap.adopt(self._llm)
+        _require(self._llm.vllm_config, config)
         self.shape = shape_of(self._llm.vllm_config, kind)
-        if self.shape.block_size != config.engine.get("block_size", DEFAULT_BLOCK_SIZE):
-            logger.error(
-                "the engine has chosen KV blocks of %d tokens: set `engine.block_size` to it, or the ingress, which "
-                "hashes other blocks, finds no prompt in any cache",
-                self.shape.block_size,
-            )
         model = self._llm.model_config
         max_model_len = int(model.max_model_len)
         self._runner = RequestRunner(self._llm, self._tap, worker, config.max_ongoing_requests)
@@ -118,9 +117,12 @@ class Engine:
         self._pipe.read(self._tap.take_piped, self._on_lost_pipe)
 
     async def warm_up(self) -> None:
-        """Have vLLM compile what it otherwise compiles with the first request for log-probabilities, which would delay
-        all other requests for seconds. Raises ServingError.
+        """Ask the engine for the format of its KV blocks, and have vLLM compile what it otherwise compiles with the
+        first request for log-probabilities, which would delay all other requests for seconds. Raises ServingError.
         """
+        (digest, layout, backend), *_ = await self._runner.call("baton_kv_format")
+        kv_format = kv_format_of(self._llm.vllm_config, digest, layout, backend)
+        self.shape = msgspec.structs.replace(self.shape, kv_format=kv_format)
         params = encode_sampling_params(SamplingParams(temperature=0.0, max_tokens=1, logprobs=verify.NUM_TOP))
         request = GenerateRequest(request_id=RequestId("warm-up"), prompt_token_ids=[0], sampling_params=params)
         buffer = TokenBuffer(1)
@@ -199,6 +201,12 @@ def _arguments(
             "scheduling_policy": "priority",
         }
     )
+
+
+def _require(resolved: VllmConfig, config: PoolConfig) -> None:
+    """Raises ValueError if an engine cannot serve."""
+    if why := refusal(resolved, config.engine.get("block_size", DEFAULT_BLOCK_SIZE)):
+        raise ValueError(f"this engine cannot work in Baton: {why} (docs/models.md)")
 
 
 def _device() -> Device:

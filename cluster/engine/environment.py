@@ -38,6 +38,7 @@ def environment_of(
         **topology.environment(transport),
         "VLLM_CPU_OMP_THREADS_BIND": cores,
         "OMP_NUM_THREADS": str(config.cpu_threads),
+        "VLLM_SSM_CONV_STATE_LAYOUT": "DS",  # the only layout of Mamba layers that vLLM's NIXL connector transfers
     }
     if device is Device.CPU and shutil.which(os.environ.get("CXX", "g++")) is None:
         defaults["TORCHDYNAMO_DISABLE"] = (

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cluster.messages.ids import Pool
+from cluster.messages.kv_format import KvFormat
 from cluster.messages.reports import EngineShape
 
 
@@ -28,6 +29,29 @@ def shape_of(config: Any, kind: str) -> EngineShape:
         overtakes=bool(scheduling.enable_chunked_prefill),
         kv_bytes_per_token=_kv_bytes_per_token(config.model_config, cache),
         leaves_tokens=_leaves_tokens(config),
+    )
+
+
+def kv_format_of(config: Any, digest: str, layout: str, backend: str) -> KvFormat:
+    """`config`: the VllmConfig of an engine that has started. `digest`, `layout` and `backend`: what vLLM's connector
+    compares with a peer, the layout of the KV blocks, and the attention backend.
+    """
+    model, cache = config.model_config, config.cache_config
+    draft = config.speculative_config
+    return KvFormat(
+        digest=digest,
+        settings=(
+            ("model", str(model.model)),
+            ("dtype", str(model.dtype).removeprefix("torch.")),
+            ("kv_cache_dtype", str(cache.cache_dtype)),
+            ("block_size", str(cache.block_size)),
+            ("the attention backend", backend),
+            ("the layout of KV blocks", layout),
+            ("the draft model", str(draft.model) if draft is not None and draft.use_eagle() else "none"),
+        ),
+        num_ranks=config.parallel_config.tensor_parallel_size,
+        num_kv_heads=model.get_total_num_kv_heads(),
+        is_replicated=bool(model.use_mla),
     )
 
 

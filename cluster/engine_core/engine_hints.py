@@ -1,5 +1,5 @@
-"""What a worker tells its engine's core about steps: how fast engines of its kind are, whose prompt comes first, and
-which objective bounds a step. Pure.
+"""What a worker tells its engine's core about steps: how fast engines of its kind are, whose prompt comes first, which
+objective bounds a step, and who gives up memory first. Pure.
 """
 
 from typing import Any
@@ -12,6 +12,8 @@ TPOT_KEY = "baton_tpot_s"
 """Key of a request's TPOT objective, in seconds, in the `extra_args` of its SamplingParams, which vLLM hands to the
 engine's core unread.
 """
+RANK_KEY = "baton_rank"
+"""Key of the rank of a request's SLO class, in the same place. Rank 0 is left out."""
 NO_DEADLINE = 1 << 53
 """Priority of a request without a deadline, which comes after all others: milliseconds that no clock reaches. Lower
 could come before a deadline; 2^63 and more do not fit into vLLM's message.
@@ -30,11 +32,13 @@ def priority_of(first_token_within_s: float | None, now: float, *, is_pulled: bo
     return NO_DEADLINE if first_token_within_s is None else int((now + first_token_within_s) * 1000)
 
 
-def extra_args(kv_transfer_params: dict[str, Any] | None, tpot_s: float | None) -> dict[str, Any] | None:
+def extra_args(kv_transfer_params: dict[str, Any] | None, tpot_s: float | None, rank: int) -> dict[str, Any] | None:
     """The `extra_args` of a request's SamplingParams. A request that only computes its prompt for another engine gives
     no second token, so its TPOT objective bounds nothing here.
     """
     extra: dict[str, Any] = {"kv_transfer_params": kv_transfer_params} if kv_transfer_params else {}
     if tpot_s is not None and not (kv_transfer_params or {}).get("do_remote_decode"):
         extra[TPOT_KEY] = tpot_s
+    if rank:
+        extra[RANK_KEY] = rank
     return extra or None

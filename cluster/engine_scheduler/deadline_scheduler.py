@@ -10,11 +10,13 @@ in steps that its requests can wait for. Where steps within the objectives would
 only decode, and save time for a longer one (router/prediction/step_pacer.py).
 
 **Deadlines.** A request's `priority` is the time at which its first token is due (cluster/engine_core/engine_hints.py).
-vLLM's own queue of waiting requests is in this order, and if memory runs short vLLM preempts the request that is due
-last. Prompts that vLLM has begun to compute share the tokens of a step with the prompts that wait, in the order of
-their deadlines. So a prompt that comes later and is due earlier overtakes a long prompt between two of its chunks. A
-step that no objective bounds then computes the overtaking prompts alone, and of others what is computed while the
-weights are read.
+vLLM's own queue of waiting requests is in this order. Prompts that vLLM has begun to compute share the tokens of a step
+with the prompts that wait, in the order of their deadlines. So a prompt that comes later and is due earlier overtakes a
+long prompt between two of its chunks. A step that no objective bounds then computes the overtaking prompts alone, and
+of others what is computed while the weights are read.
+
+**Memory.** If memory runs short, vLLM preempts a request of the lowest SLO class, and within the class the one that is
+due last. Only then does the class count: it delays no prompt.
 
 No prompt is overtaken for ever. Deadlines are points in time, so a prompt that arrives later than another one's
 deadline is due later. A request without a deadline has no such bound. A prompt that overtakes and finds no memory holds
@@ -33,7 +35,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from cluster.engine_core.engine_hints import ENGINE_KIND, TPOT_KEY
+from cluster.engine_core.engine_hints import ENGINE_KIND, NO_DEADLINE, RANK_KEY, TPOT_KEY
 from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_core.token_pipe import TOKEN_PIPE, TokenPipe
 from cluster.engine_scheduler.piping_scheduler import PipingScheduler
@@ -41,6 +43,11 @@ from cluster.engine_scheduler.prompt_budget import Decodes, PromptBudget
 from router.prediction.hardware import prior
 from router.prediction.step_pacer import Wanted
 from router.prediction.step_room import StepRoom
+
+LATER = 2 * NO_DEADLINE
+"""What one rank adds to a priority while memory is short. Less could let a deadline count for more than a class; more
+changes nothing.
+"""
 
 
 def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
@@ -76,19 +83,47 @@ class DeadlineScheduler(PipingScheduler):
         """
         self._unclaimed = StepRoom(budget.times, 0)
         """What this step has for the waiting prompts without a share."""
+        self._ranked: dict[Request, int] = {}
+        """Requests whose priority has their class in it during this step, with their deadlines."""
         self._refused: tuple[str, int] | None = None
         """The prompt that found no place when it would have overtaken others, and how many KV blocks were free then."""
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         now = self._clock()
         overtaking = self._plan(now)
-        output = super().schedule(throttle_prefills)
+        self._rank_by_class()
+        try:
+            output = super().schedule(throttle_prefills)
+        finally:
+            for request in list(self._ranked):
+                self._rank_by_deadline(request)
         self._budget.planned(now, is_idle=not self.running)
         if overtaking is not None:
             # vLLM admits nothing in a step that preempts.
             is_refused = overtaking.status is not RequestStatus.RUNNING and not output.preempted_req_ids
             self._refused = (overtaking.request_id, self._num_free_blocks) if is_refused else None
         return output
+
+    def _rank_by_class(self) -> None:
+        """For a step that may run out of memory: let vLLM preempt requests of lower classes first, and of one class
+        those that are due last. The priorities go back to deadlines when the request is preempted, or after the step.
+        """
+        if self._num_free_blocks * self.block_size > self._max_step_tokens + len(self.running) * self.block_size:
+            return
+        for request in self.running:
+            params = request.sampling_params
+            if params and params.extra_args and (rank := params.extra_args.get(RANK_KEY)):
+                self._ranked[request] = request.priority
+                request.priority += rank * LATER
+
+    def _rank_by_deadline(self, request: Request) -> None:
+        priority = self._ranked.pop(request, None)
+        if priority is not None:
+            request.priority = priority
+
+    def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
+        self._rank_by_deadline(request)
+        super()._preempt_request(request, timestamp, drop_stale_output=drop_stale_output)
 
     def _plan(self, now: float) -> Request | None:
         """Set the tokens of the next step, and the shares in it. Return the first prompt that overtakes another one."""

@@ -61,6 +61,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """TPOT objective, in seconds. Steps that compute prompts are kept short enough for it while the request decodes.
     None if there is none.
     """
+    rank: int = 0
+    """Rank of the request's SLO class (`SloClass.rank`). An engine without memory preempts the highest rank first."""
     reasoning_ended: bool | None = None
     """Whether the prompt already closed its reasoning block, before which structured output does not apply. None
     without a reasoning parser.

@@ -27,6 +27,14 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that the request has generated on workers that failed. They are part of the prompt."""
     max_output_tokens: int | None = None
     """Most output tokens of each sequence, `num_output_tokens` included. None if the client set no limit."""
+    attempt: int = 1
+    """Number of this placement among those of the request, counted from 1."""
+    can_pause: bool = False
+    """Whether the request can leave a worker in mid-answer, and go on later on any worker."""
+    num_pauses: int = 0
+    """Times that the request was paused for requests of a higher class."""
+    is_paused: bool = False
+    """The request is paused now: no worker has it, and its client has an open stream."""
     num_sequences: int = 1
     """Sequences of the request, `n` of the API."""
     tenant: str = ""

@@ -3,6 +3,7 @@
 import msgspec
 
 from cluster.messages.ids import Address, Pool, RequestId, WorkerId
+from cluster.messages.kv_format import KvFormat
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 
 REPORT_INTERVAL_S = 0.25
@@ -54,6 +55,8 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the engine, as a prefill engine, leaves the last prompt tokens to the decode engine. Then it gives no
     first token.
     """
+    kv_format: KvFormat | None = None
+    """What the engine's KV blocks look like. None if unknown."""
 
 
 class StepSample(msgspec.Struct, frozen=True, array_like=True):

@@ -74,6 +74,14 @@ SchedulerEvent = PrefillDone | FirstToken | RequestClosed | WorkerLost | PairSus
 """What a session tells the Scheduler."""
 
 
+class Pause(msgspec.Struct, frozen=True, array_like=True):
+    """The Scheduler asks the ingress of a request to pause it: to end its placement, and to ask for another one."""
+
+    request_id: RequestId
+    attempt: int
+    """Number of the placement that is meant (`PlacementRequest.attempt`). Any other placement goes on."""
+
+
 class OpenRequests(msgspec.Struct, frozen=True, array_like=True):
     """All requests of an ingress process that are open, or about to be placed. The first message on its connection,
     sent again at intervals.

@@ -59,6 +59,8 @@ class RosterChange(msgspec.Struct, frozen=True, array_like=True):
     left: list[WorkerId]
     num_links: int
     """Proved pairs of a prefill and a decode worker."""
+    mismatch: str | None = None
+    """Why no prefill worker can ever hand over to any decode worker: their KV blocks differ. None if some can."""
 
 
 class Readiness(msgspec.Struct, frozen=True):
@@ -68,6 +70,8 @@ class Readiness(msgspec.Struct, frozen=True):
     num_decode: int
     num_links: int
     """Proved pairs of a prefill and a decode worker."""
+    mismatch: str | None = None
+    """As `RosterChange.mismatch`."""
 
     @property
     def is_ready(self) -> bool:

@@ -10,7 +10,7 @@ from cluster.messages.ids import Address, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta
-from cluster.messages.scheduler_events import Events, OpenRequests, WorkerLeft
+from cluster.messages.scheduler_events import Events, OpenRequests, Pause, WorkerLeft
 from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.rpc.connection import Method
 from kvtransfer.handoff import KVHandoff, PrefillResult
@@ -26,6 +26,10 @@ EVENTS = Method[Events, None]("events", Events)
 """Events of sessions. The ingress keeps the events until the Scheduler has posted HEARD."""
 HEARD = Method[int, None]("heard", int)
 """From the Scheduler: it has all events up to this number."""
+PAUSE = Method[Pause, None]("pause", Pause)
+"""From the Scheduler: a request is to give its room to a request of a higher class. No answer is expected. The ingress
+ignores it for a request that has ended, or has another placement by now.
+"""
 LEAVING = Method[WorkerLeft, None]("leaving", WorkerLeft)
 """A worker takes no more requests."""
 REPORT = Method[ReportDelta, DeltaReply]("report", ReportDelta, DeltaReply)

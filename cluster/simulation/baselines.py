@@ -48,6 +48,8 @@ class Baseline(NamedTuple):
     has_admission: bool = False
     """Whether the policy runs behind Baton's own queue and early refusals."""
     engines: Engines = Engines.FIRST_COME
+    preempts: bool = True
+    """Whether running requests pause for requests of higher classes. Only behind Baton's own queue."""
 
     @property
     def has_step_size(self) -> bool:
@@ -227,9 +229,11 @@ def _filter(rule: Policy, engines: Engines = Engines.FIRST_COME) -> Baseline:
     return Baseline(_fixed(with_filter(rule)), has_prefill_pool=False, has_admission=True, engines=engines)
 
 
-def _ours(engines: Engines, *, has_prefill_pool: bool = True, has_admission: bool = True) -> Baseline:
+def _ours(
+    engines: Engines, *, has_prefill_pool: bool = True, has_admission: bool = True, preempts: bool = True
+) -> Baseline:
     """Baton's policy, which prices its choices itself."""
-    return Baseline(_fixed(goodput), has_prefill_pool, has_admission, engines)
+    return Baseline(_fixed(goodput), has_prefill_pool, has_admission, engines, preempts)
 
 
 BASELINES = {
@@ -262,6 +266,7 @@ BASELINES = {
     "goodput_no_admission": _ours(Engines.BATON, has_admission=False),
     "goodput_no_steps": _ours(Engines.FIRST_COME, has_prefill_pool=False),
     "goodput_no_bound": _ours(Engines.DEADLINE, has_prefill_pool=False),
+    "goodput_no_preemption": _ours(Engines.BATON, preempts=False),
     "goodput": _ours(Engines.BATON),
 }
 

@@ -191,7 +191,12 @@ class Experiment:
         baseline = BASELINES[policy]
 
         def make_scheduler() -> PendingPlacements:
-            state = RouterState(self._slos, baseline.make(seed), admits_all=not baseline.has_admission)
+            state = RouterState(
+                self._slos,
+                baseline.make(seed),
+                admits_all=not baseline.has_admission,
+                preempts=baseline.preempts,
+            )
             return PendingPlacements(state)
 
         setting = self.cluster.split(num_prefill if baseline.has_prefill_pool else 0, baseline.engines)

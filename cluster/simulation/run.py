@@ -17,13 +17,14 @@ from cluster.errors import Overloaded, ServingError
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Outcome, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.scheduler_events import SchedulerEvent
+from cluster.messages.scheduler_events import RequestClosed, SchedulerEvent
 from cluster.simulation.clock import VirtualLoop
 from cluster.simulation.pools.pool_setting import ClusterSetting
 from cluster.simulation.pools.reporter import SchedulerUnderTest
 from cluster.simulation.pools.simulated_pools import SimulatedPools
 from cluster.simulation.pools.simulated_worker import Prompt
 from cluster.simulation.traffic.workload import RequestRecord, SimRequest
+from router.pending_placements import PendingPlacements
 from router.session.ports import SessionPorts
 from router.session.receipt import RouteReceipt, Terms
 from router.session.session import Session
@@ -57,10 +58,13 @@ async def serve(
     """Start a client for each request at the time of its arrival, and wait for all records."""
     loop = asyncio.get_running_loop()
     tasks = []
+    pauses: dict[RequestId, Callable[[int], None]] = {}
+    if isinstance(scheduler, PendingPlacements):
+        scheduler.on_pause = lambda _, pause: pauses[pause.request_id](pause.attempt)
     for number, sim in enumerate(workload):
         if (wait_s := sim.arrival_s - loop.time()) > 0:
             await asyncio.sleep(wait_s)
-        task = loop.create_task(_Client(number, sim, pools, scheduler).run())
+        task = loop.create_task(_Client(number, sim, pools, scheduler, pauses).run())
         if watch is not None:
             task.add_done_callback(partial(_show, watch))
         tasks.append(task)
@@ -89,11 +93,20 @@ def _uncollected() -> Iterator[None]:
 class _Client:
     """The client of one request, which is also the SchedulerPort and the RequestObserver of its sessions."""
 
-    def __init__(self, number: int, sim: SimRequest, pools: SimulatedPools, scheduler: SchedulerUnderTest) -> None:
+    def __init__(
+        self,
+        number: int,
+        sim: SimRequest,
+        pools: SimulatedPools,
+        scheduler: SchedulerUnderTest,
+        pauses: dict[RequestId, Callable[[int], None]],
+    ) -> None:
+        """`pauses`: how each open request is told to pause."""
         self._number = number
         self._sim = sim
         self._setting = pools.setting
         self._scheduler = scheduler
+        self._pauses = pauses
         self._ports = SessionPorts(scheduler=self, prefill=pools, decode=pools, observer=self)
         self._receipt: RouteReceipt | None = None
 
@@ -152,6 +165,7 @@ class _Client:
             predicted_tpot_s=predicted.tpot_s if predicted else None,
             retry_after_s=retry_after_s,
             num_attempts=receipt.num_attempts,
+            num_pauses=receipt.num_pauses,
             num_tries=num_tries,
         )
 
@@ -161,7 +175,12 @@ class _Client:
         known = msgspec.structs.replace(request, block_hashes=self._sim.block_hashes, tenant=self._sim.tenant)
         return await self._scheduler.place(known)
 
+    def when_to_pause(self, request_id: RequestId, pause: Callable[[int], None]) -> None:
+        self._pauses[request_id] = pause
+
     def tell(self, event: SchedulerEvent) -> None:
+        if isinstance(event, RequestClosed):
+            self._pauses.pop(event.request_id, None)
         self._scheduler.tell(event)
 
     # ---- RequestObserver

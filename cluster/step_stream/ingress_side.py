@@ -3,9 +3,9 @@
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
-from cluster.errors import WorkerUnreachable
+from cluster.errors import RequestPaused, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, TokenDelta
-from cluster.messages.ids import WorkerId
+from cluster.messages.ids import RequestId, WorkerId
 from cluster.rpc.connection import Connection, ConnectionLost, Service
 from cluster.rpc.protocol import START, STEP, STOP, STREAM_FAILED, Start, StreamFailed
 from cluster.step_stream.buffer import TokenBuffer
@@ -29,6 +29,8 @@ class StepReader:
         self._lost_with = lost_with
         self._max_unread_tokens = max_unread_tokens
         self._buffers: dict[int, TokenBuffer] = {}
+        self._by_request: dict[RequestId, int] = {}
+        """The numbers of the streams, by request."""
         self._numbers = itertools.count()
         self.service = Service()
         """The service for the connection to the worker."""
@@ -43,12 +45,14 @@ class StepReader:
 
         Raises:
             ServingError: The error of the worker. WorkerUnreachable if the worker cannot be reached, EngineLost if the
-                worker died while it had the request, ClientTooSlow if the reader lagged too far.
+                worker died while it had the request, ClientTooSlow if the reader lagged too far, RequestPaused after
+                `pause`.
         """
         stream = next(self._numbers)
         buffer = TokenBuffer(request.num_sequences, self._max_unread_tokens)
         buffer.on_overflow = lambda: self._send_stop(connection, stream)
         self._buffers[stream] = buffer
+        self._by_request[request.request_id] = stream
         try:
             try:
                 connection.post(START, Start(stream, request, handoff))
@@ -61,8 +65,20 @@ class StepReader:
             raise await self._lost_with(self._worker) from error
         finally:
             del self._buffers[stream]
+            if self._by_request.get(request.request_id) == stream:
+                del self._by_request[request.request_id]
             if not buffer.is_finished:
                 self._send_stop(connection, stream)
+
+    def pause(self, connection: Connection, request_id: RequestId) -> None:
+        """Stop a request. The reader of its stream gets what has come so far, and then RequestPaused. Does nothing for
+        a request without an open stream.
+        """
+        stream = self._by_request.get(request_id)
+        buffer = self._buffers.get(stream) if stream is not None else None
+        if stream is not None and buffer is not None and not buffer.is_finished:
+            self._send_stop(connection, stream)
+            buffer.fail(RequestPaused("the request is paused", self._worker))
 
     def _send_stop(self, connection: Connection, stream: int) -> None:
         if connection.is_open:

@@ -4,24 +4,27 @@
 event, and at `next_decision_at`, since queues drain without an event.
 """
 
-from itertools import islice
+from collections.abc import Mapping
 from typing import Final, final
 
-from cluster.messages.ids import IngressId, RequestId, SloClass
+from cluster.messages.ids import IngressId, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.views import QueuedRequest
 from cluster.slo import SloConfig
 from router.admission.arrivals import ArrivalRate
 from router.admission.fairness import TenantShares
+from router.admission.preemption import LONGEST_PAUSE_S, Preemption
+from router.admission.recent_failures import Failure, Need, RecentFailures
 from router.admission.retry_after import MOST_RETRY_S, RetrySlots, retry_after_s, wait_s
-from router.admission.verdict import MAX_QUEUE, Verdict, harm, judge
+from router.admission.verdict import Verdict, gain, harm, is_replaced, judge
 from router.admission.waiting_queue import Waiting, WaitingQueue
 from router.load.live_workers import REPORT_TIMEOUT_S, LiveWorkers, WorkersByPool
 from router.placement.candidates import Candidates, Choice
 from router.placement.goodput import is_hopeless, least_prefill_s
-from router.placement.no_candidates import no_worker
+from router.placement.no_candidates import no_room_again, no_worker
 from router.placement.placement_input import PlacementInput
 from router.placement.placer import Arrivals, Placer
+from router.prefixes.block_table import Hit
 from router.quarantine.quarantine import Quarantine, quarantined
 
 CONTENDED_S: Final = 5.0
@@ -42,6 +45,8 @@ MAX_FAILURES: Final = 4
 """Requests of the queue that one `decide` considers without success. Higher costs time while workers are full; lower
 leaves requests waiting that would fit behind those that do not.
 """
+TOO_MANY: Final = "too many requests wait"
+"""Why a request is refused at the door, in words for the client."""
 
 Decision = tuple[RequestId, Placement | Rejection]
 
@@ -49,21 +54,34 @@ Decision = tuple[RequestId, Placement | Rejection]
 @final
 class AdmissionControl:
     def __init__(
-        self, slo: SloConfig, placer: Placer, workers: LiveWorkers, quarantine: Quarantine, *, admits_all: bool
+        self,
+        slo: SloConfig,
+        placer: Placer,
+        workers: LiveWorkers,
+        quarantine: Quarantine,
+        *,
+        admits_all: bool,
+        preempts: bool = True,
+        tenant_weights: Mapping[str, float] | None = None,
     ) -> None:
-        """`admits_all`: no request waits, and no request is refused for being late."""
+        """`admits_all`: no request waits, and no request is refused for being late. `preempts`: running requests pause
+        for those of higher classes.
+        """
         self._slo = slo
         self._placer = placer
         self._workers = workers
         self._quarantine = quarantine
         self._admits_all = admits_all
         self._queue = WaitingQueue()
-        self._shares = TenantShares()
+        self._shares = TenantShares(tenant_weights)
+        self._preempts = preempts
+        self.preemption = Preemption(placer, workers)
         self._arrivals = {slo_class: ArrivalRate() for slo_class in SloClass}
         self._retry_slots = RetrySlots()
         self._contended_at = float("-inf")
         """When a request last had to wait."""
         self._num_refused = 0
+        self._failures = RecentFailures()
 
     @property
     def num_waiting(self) -> int:
@@ -74,9 +92,10 @@ class AdmissionControl:
         self._queue.remove(request.request_id)
         if self._quarantine.holds(request.digest, now):
             return quarantined()
-        waiting = Waiting(request, ingress, now)
-        self._arrivals[request.slo_class].note(now)
-        self._retry_slots.offered(request.slo_class, now)
+        waiting = Waiting(request, ingress, now, is_replaced=not self._admits_all and is_replaced(request))
+        if not waiting.is_replaced:
+            self._arrivals[request.slo_class].note(now)
+            self._retry_slots.offered(request.slo_class, now)
         answer = self._consider(waiting, now)
         if answer is None:
             self._queue.add(waiting)
@@ -86,14 +105,13 @@ class AdmissionControl:
         """Answers to requests that have waited, in the order of service."""
         decisions: list[Decision] = []
         num_failed = 0
-        for waiting in self._queue.in_order():
-            if now < waiting.gives_up_at and (num_failed >= MAX_FAILURES or now < waiting.try_at):
-                continue
+        self._queue.wake(now)
+        while (waiting := self._queue.next_due(is_late=num_failed >= MAX_FAILURES)) is not None:
             is_held = self._quarantine.holds(waiting.request.digest, now)
             answer = quarantined() if is_held else self._consider(waiting, now)
             if answer is None:
                 num_failed += 1
-                waiting.look_later(now)
+                self._queue.look_later(waiting, now)
                 continue
             self._queue.remove(waiting.request.request_id)
             decisions.append((waiting.request.request_id, answer))
@@ -114,8 +132,8 @@ class AdmissionControl:
     def queued(self, now: float) -> list[QueuedRequest]:
         """The first NUM_SHOWN requests of the queue, in the order of service."""
         shown: list[QueuedRequest] = []
-        for number, waiting in enumerate(islice(self._queue.in_order(), NUM_SHOWN)):
-            placement_input = self._input_of(waiting, now)
+        for number, waiting in enumerate(self._queue.first(NUM_SHOWN)):
+            placement_input = self._input_of(waiting, self._placer.hits_of(waiting.request, now), now)
             choice = self._placer.choose(placement_input, self._placer.candidates_for(placement_input, waiting.ingress))
             shown.append(
                 QueuedRequest(
@@ -132,7 +150,6 @@ class AdmissionControl:
     def validate(self) -> None:
         """Assert every invariant. Tests call it after each event."""
         self._queue.validate()
-        assert len(self._queue) <= MAX_QUEUE
         assert not (self._admits_all and len(self._queue))
 
     def _consider(self, waiting: Waiting, now: float) -> Placement | Rejection | None:
@@ -143,51 +160,117 @@ class AdmissionControl:
         if waiting.is_outage:
             waiting.begin_anew(now)
         waiting.suspect(self._quarantine.num_lost(waiting.request.digest, now))
-        placement_input = self._input_of(waiting, now)
+        hits = self._placer.hits_of(waiting.request, now)
+        need = self._need_of(waiting, hits, now)
+        if need is not None and (refused := self._refuse_like_others(waiting, need, now)) is not None:
+            return refused
+        placement_input = self._input_of(waiting, hits, now)
         candidates = self._placer.candidates_for(placement_input, waiting.ingress)
         choice = self._placer.choose(placement_input, candidates)
         if choice is None:
-            return no_worker(waiting.request, by_pool)
-        if self._admits_all or self._admits(placement_input, choice):
-            charge = self._placer.commit(placement_input, choice, waiting.ingress)
+            answer = no_worker(waiting.request, by_pool)
+            return self._wait_for_room(waiting, now) if waiting.is_replaced and answer.is_overload else answer
+        admitted = choice if self._admits_all else self._admitted(placement_input, candidates, choice, waiting)
+        if admitted is not None:
+            charge = self._placer.commit(placement_input, admitted, waiting.ingress)
             self._shares.charge(charge.tenant, charge.engine_s, now)
-            self._retry_slots.admitted(now)
+            if not waiting.is_replaced:
+                self._retry_slots.admitted(now)
             return charge.placement
         self._contended_at = now
+        if waiting.is_replaced:
+            return self._wait_for_room(waiting, now)
         waiting.has_to_wait(placement_input.slo.ttft_s, least_prefill_s(placement_input, candidates))
-        if now >= waiting.gives_up_at:
-            return self._refuse(placement_input, candidates, choice, waiting, _why_late(choice))
-        if len(self._queue) >= MAX_QUEUE:
-            return self._refuse(placement_input, candidates, choice, waiting, "too many requests wait")
+        patience_s = waiting.gives_up_at - now
+        if need is not None and choice.prediction is not None and gain(choice.prediction) <= 0.0:
+            self._failures.note(Failure(need, placement_input, candidates, choice, patience_s))
+        if patience_s <= 0.0:
+            return self._refuse(placement_input, candidates, choice, waiting, _why_late(choice), now)
+        if not waiting.is_queued and self._is_full(waiting, patience_s, now):
+            return self._refuse(placement_input, candidates, choice, waiting, TOO_MANY, now)
         return None
+
+    def _need_of(self, waiting: Waiting, hits: dict[WorkerId, Hit], now: float) -> Need | None:
+        """None if other requests tell nothing about the request, and it tells nothing about others."""
+        request = waiting.request
+        if self._admits_all or waiting.is_replaced or request.num_engines_lost or request.path is not None:
+            return None
+        usual_output, age_s = self._placer.usual_output(request), waiting.age_s + now - waiting.since
+        is_late = waiting.is_queued and now >= waiting.gives_up_at
+        return Need(request, list(hits.values()), usual_output, age_s, is_late=is_late)
+
+    def _refuse_like_others(self, waiting: Waiting, need: Need, now: float) -> Rejection | None:
+        """Refuse a request that can wait no longer, or not at all, if a request like it was not admitted just now."""
+        failed = self._failures.like(need, now)
+        if failed is None:
+            return None
+        if need.is_late:
+            why = _why_late(failed.choice)
+        elif not waiting.is_queued and self._is_full(waiting, failed.patience_s, now):
+            why = TOO_MANY
+        else:
+            return None
+        self._contended_at = now
+        return self._refuse(failed.placement_input, failed.candidates, failed.choice, waiting, why, now)
+
+    def _is_full(self, waiting: Waiting, patience_s: float, now: float) -> bool:
+        capacity_per_s = self._retry_slots.capacity_per_s(now)
+        return self._queue.is_full(waiting.request.slo_class, patience_s, capacity_per_s)
+
+    def _wait_for_room(self, waiting: Waiting, now: float) -> Rejection | None:
+        """The request was admitted before. Returns None if it waits, as long as its class may wait in an outage. It
+        needs no room in the queue: as many such requests wait as ran on the workers that failed. A paused request is
+        placed after LONGEST_PAUSE_S on any worker that takes it.
+        """
+        patience_s = self._slo.of(waiting.request.slo_class).outage_wait_s
+        waiting.wait_for_room(LONGEST_PAUSE_S if waiting.request.is_paused else patience_s)
+        return None if now < waiting.since + patience_s else no_room_again()
 
     def _outlast(self, waiting: Waiting, by_pool: WorkersByPool, now: float) -> Rejection | None:
         """No worker lives. Returns None if the request waits for a worker, for as long as its class may."""
-        has_room = waiting.is_outage or len(self._queue) < MAX_QUEUE
+        has_room = waiting.is_queued or waiting.is_replaced or not self._is_full(waiting, 0.0, now)
         waiting.outlast(waiting.asked_at + self._slo.of(waiting.request.slo_class).outage_wait_s)
         return None if has_room and now < waiting.gives_up_at else no_worker(waiting.request, by_pool)
 
-    def _input_of(self, waiting: Waiting, now: float) -> PlacementInput:
+    def _input_of(self, waiting: Waiting, hits: dict[WorkerId, Hit], now: float) -> PlacementInput:
         arrivals: Arrivals = []
         for slo_class, rate in self._arrivals.items():
             per_s = rate.per_s(now)
             if per_s > LEAST_PER_S:
                 arrivals.append((slo_class, per_s))
-        return self._placer.input_of(waiting.request, waiting.age_s + now - waiting.since, arrivals, now)
+        return self._placer.input_of(waiting.request, hits, waiting.age_s + now - waiting.since, arrivals, now)
 
-    def _admits(self, placement_input: PlacementInput, choice: Choice) -> bool:
-        now = placement_input.now
-        excess = self._shares.excess(placement_input.request.tenant, now)
+    def _admitted(
+        self, placement_input: PlacementInput, candidates: Candidates, choice: Choice, waiting: Waiting
+    ) -> Choice | None:
+        """What a request is admitted to: the choice, or a worker that others leave for it. None if it has to wait."""
+        request, now, prediction = placement_input.request, placement_input.now, choice.prediction
+        excess = self._shares.excess(request.tenant, now)
         is_contended = now - self._contended_at < CONTENDED_S
-        return judge(placement_input, choice, excess, is_contended) is Verdict.ADMIT
+        verdict = judge(placement_input, choice, excess, is_contended, is_replaced=waiting.is_replaced)
+        if request.is_paused and now - waiting.asked_at >= LONGEST_PAUSE_S:
+            return choice
+        is_fair = excess <= 1.0 or not is_contended
+        if self._preempts and prediction is not None and is_fair and request.path is None and not waiting.is_replaced:
+            value = max(0.0, gain(prediction)) if verdict is Verdict.ADMIT else 0.0
+            better = self.preemption.choose(placement_input, candidates, value)
+            if better is not None:
+                return better
+        return choice if verdict is Verdict.ADMIT else None
 
     def _refuse(
-        self, placement_input: PlacementInput, candidates: Candidates, choice: Choice, waiting: Waiting, why: str
+        self,
+        placement_input: PlacementInput,
+        candidates: Candidates,
+        choice: Choice,
+        waiting: Waiting,
+        why: str,
+        now: float,
     ) -> Rejection:
-        """Refuse a request for the load, and give it a retry slot. A request that an idle service could not serve in
-        time takes no slot from those that it could: else any client could keep all others away by asking for less.
+        """Refuse a request for the load, and give it a retry slot. The prices may be those of a request like it. A
+        request that an idle service could not serve in time takes no slot from those that it could: else any client
+        could keep all others away by asking for less.
         """
-        now = placement_input.now
         self._placer.answered(placement_input)
         num_before = self._queue.num_before(waiting)
         self._num_refused += 1

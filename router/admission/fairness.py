@@ -1,9 +1,11 @@
 """Which tenants use more than their share of engine time. Old use counts less than new use.
 
 Use is counted in predicted seconds of engines and not in requests, so that many short prompts and one long prompt count
-what they cost.
+what they cost. The fair share of a tenant is proportional to its weight. Only tenants with recent use have a share:
+what an idle tenant leaves is divided among the others by their weights.
 """
 
+from collections.abc import Mapping
 from math import log
 from typing import Final, final
 
@@ -21,6 +23,10 @@ LARGEST_EXCESS: Final = 4.0
 """Largest excess that counts. Higher lets one tenant's requests wait much longer; lower treats a heavy user like a
 light one.
 """
+DEFAULT_WEIGHT: Final = 1.0
+"""Weight of a tenant without a weight of its own. Only the ratios of weights count: higher gives such tenants more of
+the engines' time beside the tenants with weights, lower gives them less.
+"""
 _WINDOW_S: Final = HALF_LIFE_S / log(2)
 _AGEING_S: Final = HALF_LIFE_S / 10
 """Time after which all figures are aged, in seconds. Longer counts old use for too much; shorter costs CPU for each
@@ -34,11 +40,15 @@ remembers tenants that have gone.
 
 @final
 class TenantShares:
-    __slots__ = ("_since", "_total_s", "_used_s")
+    __slots__ = ("_since", "_total_s", "_total_weight", "_used_s", "_weights")
 
-    def __init__(self) -> None:
+    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
+        """`weights`: of the tenants that have another one than DEFAULT_WEIGHT. Each is larger than 0."""
+        self._weights = dict(weights or {})
         self._used_s: dict[str, float] = {}
         self._total_s = 0.0
+        self._total_weight = 0.0
+        """The weights of the tenants in `_used_s`."""
         self._since = 0.0
         """Time at which all figures were aged."""
 
@@ -47,17 +57,20 @@ class TenantShares:
         if tenant not in self._used_s and len(self._used_s) >= MAX_TENANTS:
             least = min(self._used_s, key=self._used_s.__getitem__)
             self._total_s -= self._used_s.pop(least)
+            self._total_weight -= self._weight(least)
+        if tenant not in self._used_s:
+            self._total_weight += self._weight(tenant)
         self._used_s[tenant] = self._used_s.get(tenant, 0.0) + engine_s
         self._total_s += engine_s
 
     def excess(self, tenant: str, now: float) -> float:
-        """Use of a tenant lately, as a multiple of an equal share; at most LARGEST_EXCESS."""
+        """Use of a tenant lately, as a multiple of its fair share; at most LARGEST_EXCESS."""
         self._age(now)
         if self._total_s <= 0.0:
             return 1.0
-        share = self._used_s.get(tenant, 0.0) / self._total_s
-        num_tenants = len(self._used_s) + (tenant not in self._used_s)
-        return min(LARGEST_EXCESS, share * num_tenants)
+        share, weight = self._used_s.get(tenant, 0.0) / self._total_s, self._weight(tenant)
+        total_weight = self._total_weight + (0.0 if tenant in self._used_s else weight)
+        return min(LARGEST_EXCESS, share * total_weight / weight)
 
     def seconds_per_s(self) -> float:
         """Engine seconds per second that were placed lately."""
@@ -71,4 +84,8 @@ class TenantShares:
         floor = _LEAST_SHARE * self._total_s * factor
         self._used_s = {t: used * factor for t, used in self._used_s.items() if used * factor > floor}
         self._total_s = sum(self._used_s.values())
+        self._total_weight = sum([self._weight(tenant) for tenant in self._used_s])
         self._since = now
+
+    def _weight(self, tenant: str) -> float:
+        return self._weights.get(tenant, DEFAULT_WEIGHT)

@@ -83,21 +83,22 @@ class RetrySlots:
 
     def admitted(self, now: float) -> None:
         self._admitted.note(now)
-        self._capacity_per_s = max(self._capacity(now), self._admitted.per_s(now))
+        self._capacity_per_s = max(self.capacity_per_s(now), self._admitted.per_s(now))
         self._capacity_at = now
 
     def take(self, slo_class: SloClass, wait_s: float, now: float) -> float:
         """Seconds until the retry slot of a refused request. `wait_s`: seconds until there is room for this request
         alone.
         """
-        capacity = self._capacity(now)
+        capacity = self.capacity_per_s(now)
         others = sum(rate.per_s(now) for other, rate in self._offered.items() if other.rank <= slo_class.rank)
         spare_per_s = max(FULL * capacity - others, (1.0 - MOST_BUSY) * capacity, 1.0 / MOST_RETRY_S)
         slot_at = max(now + wait_s, self._next_at[slo_class] + 1.0 / spare_per_s)
         self._next_at[slo_class] = slot_at = min(slot_at, now + MOST_RETRY_S)
         return slot_at - now
 
-    def _capacity(self, now: float) -> float:
+    def capacity_per_s(self, now: float) -> float:
+        """The highest rate of admission lately, in requests per second."""
         return self._capacity_per_s * remaining(now - self._capacity_at, CAPACITY_S)
 
 

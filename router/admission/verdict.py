@@ -5,6 +5,10 @@
 - Other requests wait for as long as they can still meet their SLO, in the order of SLO class and then of deadline. A
   request that can no longer meet its SLO is refused.
 - The highest class is admitted even when it will be late, up to a point, and unless it makes others late.
+- A request that was admitted before, and whose worker failed, is judged by the harm that it does and not by its own
+  lateness: its client has an open stream, or was promised one. So the requests of a worker that dies wait for room,
+  ahead of new requests of their class, and do not fill the other workers at once. A paused request is judged as a new
+  one, so that it does not take back what it has just left.
 
 The prediction is for the moment at which the request would decode, not for the load of now. Judged by the load of now,
 requests are admitted while decode workers are idle and refused when these requests reach decoding, so that prefill and
@@ -31,13 +35,13 @@ UNFAIR_MARGIN: Final = 0.3
 """Gain that the requests of a tenant far above its share must bring while other requests wait. Higher holds such a
 tenant back more than other tenants need; lower lets one tenant fill the service.
 """
+REPLACED_HARM: Final = 1.0
+"""Victims below which a request that was admitted before is placed on other workers. Higher has the requests of a lost
+worker delay others; lower keeps their streams silent for longer.
+"""
 LATER_SHARE: Final = 0.7
 """Share of the victims among requests yet to come that counts against a request. Higher keeps room that may stay
 unused; lower admits a request at the cost of the next ones.
-"""
-MAX_QUEUE: Final = 2000
-"""Requests that may wait at a time. Higher costs time for each decision; lower refuses requests that would have been
-placed.
 """
 
 
@@ -46,13 +50,17 @@ class Verdict(Enum):
     WAIT = "wait"
 
 
-def judge(placement_input: PlacementInput, choice: Choice, excess: float, is_contended: bool) -> Verdict:
+def judge(
+    placement_input: PlacementInput, choice: Choice, excess: float, is_contended: bool, *, is_replaced: bool = False
+) -> Verdict:
     """`excess`: what the tenant of the request uses, as a multiple of the tenant's share. `is_contended`: requests had
-    to wait lately.
+    to wait lately. `is_replaced`: the request was admitted before.
     """
     prediction = choice.prediction
-    if prediction is None or is_exempt(placement_input.request) or _finds_idle(choice):
+    if prediction is None or placement_input.request.path is not None or _finds_idle(choice):
         return Verdict.ADMIT
+    if is_replaced and not placement_input.request.is_paused:
+        return Verdict.ADMIT if harm(prediction) < REPLACED_HARM else Verdict.WAIT
     least = 0.0
     if is_contended and excess > 1.0:
         least = UNFAIR_MARGIN * min(1.0, excess - 1.0)
@@ -76,9 +84,9 @@ def harm(prediction: Prediction) -> float:
     return prediction.victims + LATER_SHARE * prediction.future_victims
 
 
-def is_exempt(request: PlacementRequest) -> bool:
-    """The request was admitted before, or an operator has chosen its path."""
-    return bool(request.num_output_tokens or request.excluded or request.path is not None)
+def is_replaced(request: PlacementRequest) -> bool:
+    """The request was admitted before, and its worker failed or the request paused."""
+    return bool(request.num_output_tokens or request.excluded or request.is_paused)
 
 
 def _finds_idle(choice: Choice) -> bool:

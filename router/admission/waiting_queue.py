@@ -1,11 +1,18 @@
-"""The requests that wait for a placement, in the order of service: by SLO class, then by deadline."""
+"""The requests that wait for a placement, in the order of service: by SLO class, and then by deadline. In each class,
+requests that were admitted before come first.
 
+A request is *asleep* until its next look, and *awake* from then on until it has been considered. It is *late* once its
+deadline has passed. To add, remove or find a request does not pass over the queue.
+"""
+
+from itertools import islice
 from typing import Final, final
 
 import msgspec
 
-from cluster.messages.ids import IngressId, RequestId
+from cluster.messages.ids import IngressId, RequestId, SloClass
 from cluster.messages.placement import PlacementRequest
+from router.admission.sorted_keys import Key, SortedKeys
 
 LOOK_SHARE: Final = 0.05
 """Share of the time that a request has left, after which the request is considered again. Higher finds room later;
@@ -13,29 +20,70 @@ lower costs the Scheduler more placements.
 """
 LEAST_LOOK_S, MOST_LOOK_S = 0.02, 0.1
 """Bounds of that time, in seconds. Higher finds room later; lower costs the Scheduler more placements."""
+MAX_QUEUE: Final = 2000
+"""Requests of a class and of higher classes that may wait at a time, where the service admits few. Higher keeps
+requests that get no turn, and their block hashes in memory; lower refuses requests of a burst that would have been
+placed.
+"""
+MOST_QUEUE: Final = 20_000
+"""The same where the service admits so many while a request waits. Higher costs memory (some 100 kB for a prompt of 32k
+tokens); lower refuses requests of a burst that would have been placed.
+"""
 
 
 @final
 class Waiting:
     """One request that waits for a placement."""
 
-    __slots__ = ("age_s", "asked_at", "gives_up_at", "ingress", "is_outage", "request", "since", "try_at")
+    __slots__ = (
+        "age_s",
+        "asked_at",
+        "gives_up_at",
+        "ingress",
+        "is_awake",
+        "is_late",
+        "is_outage",
+        "is_queued",
+        "is_replaced",
+        "keyed_gives_up_at",
+        "keyed_try_at",
+        "number",
+        "request",
+        "since",
+        "try_at",
+    )
 
-    def __init__(self, request: PlacementRequest, ingress: IngressId | None, now: float) -> None:
+    def __init__(
+        self, request: PlacementRequest, ingress: IngressId | None, now: float, *, is_replaced: bool = False
+    ) -> None:
+        """`is_replaced`: the request was admitted before, and its worker failed."""
         self.request = request
+        self.is_replaced = is_replaced
         self.ingress = ingress
         self.asked_at = now
         """When the ingress asked for the placement."""
         self.since = now
         """From when the TTFT counts for admission: `asked_at`, or the end of an outage."""
-        self.age_s = request.age_s
+        self.age_s = 0.0 if request.is_paused else request.age_s
         """Age of the request at `since`, in seconds."""
         self.is_outage = False
         """The request waits because no worker lives."""
         self.gives_up_at = now
-        """When the objective of the request can no longer be met. Known once the request has been considered."""
+        """When the request is refused if it still waits: when its objective can no longer be met, or when its patience
+        ends. Known once the request has been considered.
+        """
         self.try_at = now
         """When the request is to be considered again."""
+        self.is_queued = False
+        """The request has been added to the queue."""
+        self.number = 0
+        """The place among the requests that were ever added to the queue: the first comes first among equals."""
+        self.is_awake = False
+        """The queue has found that the request is due."""
+        self.is_late = False
+        """The queue has found that the deadline has passed."""
+        self.keyed_gives_up_at = self.keyed_try_at = now
+        """What the queue has sorted the request by."""
 
     def outlast(self, until: float) -> None:
         """No worker lives: the request waits for one."""
@@ -53,6 +101,10 @@ class Waiting:
         """The request was considered, and not admitted. `least_prefill_s`: the shortest time that its prompt takes."""
         self.gives_up_at = self.since + ttft_s - self.age_s - least_prefill_s
 
+    def wait_for_room(self, patience_s: float) -> None:
+        """The request was admitted before. It was considered, and not placed: it waits for so long in all."""
+        self.gives_up_at = self.since + patience_s
+
     def suspect(self, num_engines_lost: int) -> None:
         """This number of engines was lost with requests of the same digest."""
         if num_engines_lost > self.request.num_engines_lost:
@@ -69,47 +121,190 @@ class Waiting:
 
 @final
 class WaitingQueue:
-    __slots__ = ("_waiting",)
+    __slots__ = (
+        "_asleep",
+        "_awake",
+        "_by_ingress",
+        "_by_number",
+        "_by_request",
+        "_deadlines",
+        "_late",
+        "_next",
+        "_num_new",
+        "_order",
+        "_woken_at",
+    )
 
     def __init__(self) -> None:
-        self._waiting: dict[RequestId, Waiting] = {}
+        self._by_request: dict[RequestId, Waiting] = {}
+        self._by_number: dict[int, Waiting] = {}
+        self._by_ingress: dict[IngressId | None, dict[RequestId, Waiting]] = {}
+        self._num_new = [0 for _ in SloClass]
+        """Requests of each class that were not admitted before, by rank."""
+        self._next = 0
+        """Number of the next request that is added."""
+        self._order = SortedKeys()
+        """All requests, by their place in the order of service."""
+        self._awake = SortedKeys()
+        """Requests that are awake, by their place."""
+        self._late = SortedKeys()
+        """Requests that are late, by their place."""
+        self._asleep = SortedKeys()
+        """Requests that are asleep, by their next look."""
+        self._deadlines = SortedKeys()
+        """Requests that are not late, by their deadline."""
+        self._woken_at = 0.0
+        """Time of the latest `wake`."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._by_request)
 
     def add(self, waiting: Waiting) -> None:
-        self._waiting[waiting.request.request_id] = waiting
+        """Add a request. A request of the same id that waits already gives way."""
+        self.remove(waiting.request.request_id)
+        waiting.is_queued, waiting.number, self._next = True, self._next, self._next + 1
+        request_id = waiting.request.request_id
+        self._by_request[request_id] = self._by_number[waiting.number] = waiting
+        self._by_ingress.setdefault(waiting.ingress, {})[request_id] = waiting
+        self._count(waiting, 1)
+        self._sort_in(waiting)
 
     def remove(self, request_id: RequestId) -> None:
-        self._waiting.pop(request_id, None)
+        """No-op for a request that does not wait."""
+        waiting = self._by_request.pop(request_id, None)
+        if waiting is None:
+            return
+        self._count(waiting, -1)
+        del self._by_number[waiting.number]
+        of_ingress = self._by_ingress[waiting.ingress]
+        del of_ingress[request_id]
+        if not of_ingress:
+            del self._by_ingress[waiting.ingress]
+        self._sort_out(waiting)
 
     def remove_of(self, ingress: IngressId, but: frozenset[RequestId]) -> list[RequestId]:
         """Remove the requests of an ingress, but for some. Returns the requests that were removed."""
-        removed = [r for r, waiting in self._waiting.items() if waiting.ingress == ingress and r not in but]
+        removed = [request_id for request_id in self._by_ingress.get(ingress, ()) if request_id not in but]
         for request_id in removed:
-            del self._waiting[request_id]
+            self.remove(request_id)
         return removed
 
-    def in_order(self) -> list[Waiting]:
-        return sorted(self._waiting.values(), key=_place)
+    def first(self, number: int) -> list[Waiting]:
+        """The first requests in the order of service."""
+        return [self._by_number[key[2]] for key in islice(self._order, number)]
+
+    def wake(self, now: float) -> None:
+        """Find the requests that are due now, and those that are late."""
+        self._woken_at = now
+        while (key := self._asleep.first()) is not None and key[1] <= now:
+            self._asleep.remove(key)
+            waiting = self._by_number[key[2]]
+            waiting.is_awake = True
+            self._awake.add(_place(waiting))
+        while (key := self._deadlines.first()) is not None and key[1] <= now:
+            self._deadlines.remove(key)
+            waiting = self._by_number[key[2]]
+            waiting.is_late = True
+            self._late.add(_place(waiting))
+
+    def next_due(self, *, is_late: bool) -> Waiting | None:
+        """The first request in the order of service that is awake or late. `is_late`: the first one that is late. The
+        caller removes it, or calls `look_later`.
+        """
+        late, awake = self._late.first(), None if is_late else self._awake.first()
+        key = late if awake is None or (late is not None and late < awake) else awake
+        return None if key is None else self._by_number[key[2]]
+
+    def look_later(self, waiting: Waiting, now: float) -> None:
+        """A request of the queue was considered, and not admitted. It is asleep until its next look."""
+        self._sort_out(waiting)
+        waiting.look_later(now)
+        self._sort_in(waiting)
 
     def next_look_at(self) -> float | None:
-        """When the first request is to be considered again, or has reached its deadline. None if no request waits."""
-        looks = (min(waiting.try_at, waiting.gives_up_at) for waiting in self._waiting.values())
-        return min(looks, default=None)
+        """When the first request is to be considered again, or has reached its deadline: a time that has passed if
+        requests are due already. None if no request waits.
+        """
+        if len(self._awake) or len(self._late):
+            return self._woken_at
+        look, deadline = self._asleep.first(), self._deadlines.first()
+        if look is None or deadline is None:
+            return None
+        return min(look[1], deadline[1])
+
+    def is_full(self, slo_class: SloClass, patience_s: float, admitted_per_s: float) -> bool:
+        """Whether a request of a class is refused rather than to wait for `patience_s`. The bound is the number of
+        requests that can be admitted before, within MAX_QUEUE and MOST_QUEUE. Lower classes do not count, so that they
+        keep no higher one out. Neither do requests that were admitted before: as many of them wait as ran on workers
+        that failed.
+        """
+        bound = min(max(admitted_per_s * patience_s, MAX_QUEUE), MOST_QUEUE)
+        return sum(self._num_new[: slo_class.rank + 1]) >= bound
 
     def num_before(self, waiting: Waiting) -> int:
-        """Requests of the queue that are served before a request that is not in the queue."""
-        place = _place(waiting)
-        return sum(_place(other) < place for other in self._waiting.values())
+        """Other requests of the queue that are served before a request, by its deadline as it is now."""
+        place = (_line(waiting), waiting.gives_up_at, -1)
+        counts_itself = self._by_number.get(waiting.number) is waiting and _place(waiting) < place
+        return self._order.num_before(place) - counts_itself
 
     def validate(self) -> None:
         """Assert every invariant."""
-        for request_id, waiting in self._waiting.items():
+        for keys in (self._order, self._awake, self._late, self._asleep, self._deadlines):
+            keys.validate()
+        several = self._by_request.values()
+        for request_id, waiting in self._by_request.items():
             assert waiting.request.request_id == request_id
             assert waiting.asked_at <= waiting.since
+            assert self._by_number[waiting.number] is waiting
+            assert self._by_ingress[waiting.ingress][request_id] is waiting
+        assert len(self._by_number) == len(several)
+        for slo_class in SloClass:
+            num_new = sum(one.request.slo_class is slo_class and not one.is_replaced for one in several)
+            assert self._num_new[slo_class.rank] == num_new <= MOST_QUEUE
+        assert sum(map(len, self._by_ingress.values())) == len(several)
+        assert all(self._by_ingress.values())
+        assert list(self._order) == sorted(_place(waiting) for waiting in several)
+        assert list(self._awake) == sorted(_place(waiting) for waiting in several if waiting.is_awake)
+        assert list(self._late) == sorted(_place(waiting) for waiting in several if waiting.is_late)
+        assert len(self._awake) + len(self._asleep) == len(self._late) + len(self._deadlines) == len(several)
+
+    def _count(self, waiting: Waiting, change: int) -> None:
+        if not waiting.is_replaced:
+            self._num_new[waiting.request.slo_class.rank] += change
+
+    def _sort_in(self, waiting: Waiting) -> None:
+        waiting.keyed_gives_up_at, waiting.keyed_try_at = waiting.gives_up_at, waiting.try_at
+        waiting.is_awake = waiting.is_late = False
+        self._order.add(_place(waiting))
+        self._asleep.add(_look(waiting))
+        self._deadlines.add(_deadline(waiting))
+
+    def _sort_out(self, waiting: Waiting) -> None:
+        place = _place(waiting)
+        self._order.remove(place)
+        if waiting.is_awake:
+            self._awake.remove(place)
+        else:
+            self._asleep.remove(_look(waiting))
+        if waiting.is_late:
+            self._late.remove(place)
+        else:
+            self._deadlines.remove(_deadline(waiting))
 
 
-def _place(waiting: Waiting) -> tuple[int, float]:
-    """The place in the order of service. The least comes first."""
-    return waiting.request.slo_class.rank, waiting.gives_up_at
+def _place(waiting: Waiting) -> Key:
+    """The place of a request of the queue in the order of service. The least comes first."""
+    return _line(waiting), waiting.keyed_gives_up_at, waiting.number
+
+
+def _line(waiting: Waiting) -> int:
+    """Requests of one line are served by their deadline; lines one after another."""
+    return 2 * waiting.request.slo_class.rank + (0 if waiting.is_replaced else 1)
+
+
+def _look(waiting: Waiting) -> Key:
+    return 0, waiting.keyed_try_at, waiting.number
+
+
+def _deadline(waiting: Waiting) -> Key:
+    return 0, waiting.keyed_gives_up_at, waiting.number

@@ -38,6 +38,8 @@ class Charge:
     """One open request, as it is charged to its workers."""
 
     __slots__ = (
+        "attempt",
+        "can_pause",
         "due_at",
         "first_at",
         "ingress",
@@ -46,8 +48,10 @@ class Charge:
         "lengths",
         "most_tokens",
         "num_engines_lost",
+        "num_pauses",
         "num_prompt",
         "num_sequences",
+        "pause_asked_at",
         "placed_at",
         "placement",
         "prefill_s",
@@ -86,6 +90,13 @@ class Charge:
         self.tenant: str = request.tenant
         self.num_engines_lost: int = request.num_engines_lost
         """Engines that were lost with the request, or with a request of its digest, before the placement."""
+        self.attempt: int = request.attempt
+        self.can_pause: bool = request.can_pause
+        self.num_pauses: int = request.num_pauses
+        self.pause_asked_at: float | None = None
+        """When the ingress was asked to pause the request. None for a request that runs to its end. The charge stays
+        until the ingress asks for another placement or closes the request.
+        """
         self.ingress = ingress
         """The ingress process that asked for the placement. None in the simulator, where no ingress can be lost."""
         self.num_prompt: int = request.num_prompt_tokens

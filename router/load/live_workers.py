@@ -12,12 +12,15 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
+import msgspec
+
 from cluster.messages.ids import IngressId, Pool, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.reports import WorkerReport
 from cluster.messages.views import ClusterView, RosterChange, RosterEntry, WorkerView
 from router.links.link_plan import LinkPlan
 from router.load.charge import Charge
+from router.load.kv_formats import KvFormats
 from router.load.prefill_share import PrefillShare, lately
 from router.load.roster import Roster
 from router.load.suspected_pairs import SuspectedPairs
@@ -87,6 +90,8 @@ class LiveWorkers:
         """Placements so far."""
         self.pairs = SuspectedPairs()
         """Pairs of workers that hand nothing over, because a handoff between them was wrong."""
+        self.kv_formats = KvFormats()
+        """What the KV blocks of the workers look like."""
         self.suspects = SuspectedWorkers()
         self._roster = Roster()
         self._num_links = 0
@@ -108,6 +113,8 @@ class LiveWorkers:
         added = WorkerState(report, WorkerModel(self.models.model(report.shape.kind)), self.models.bias, now)
         added.node_class = self.links.add(report, now)
         self.by_id[report.worker] = self._by_age[report.worker] = added
+        if report.shape.kv_format is not None:
+            self.kv_formats.add(report.worker, report.pool, report.shape.kv_format)
         self._roster.put(RosterEntry(report.worker, report.pool, report.max_requests, report.address))
         self._changed()
         return added
@@ -151,6 +158,7 @@ class LiveWorkers:
         self.by_id.pop(worker, None)
         self._by_age.pop(worker, None)
         self._changed()
+        self.kv_formats.remove(worker)
         self.suspects.forget(worker)
         self._roster.remove(worker)
         self.index.forget(worker)
@@ -198,7 +206,9 @@ class LiveWorkers:
             live = {state.worker for state in self._live(now)}
             self._links_counted_at = now
             self._num_links = sum([len(state.links.keys() & live) for state in self._live(now)])
-        return self._roster.since(since, self._num_links)
+        change = self._roster.since(since, self._num_links)
+        mismatch = self.kv_formats.mismatch
+        return change if mismatch is None else msgspec.structs.replace(change, mismatch=mismatch)
 
     def view(self, now: float) -> ClusterView:
         """A snapshot of the live workers and of the links among them."""
@@ -217,7 +227,7 @@ class LiveWorkers:
                     },
                 )
                 for state in live.values()
-            ]
+            ],
         )
 
     def validate(self) -> None:

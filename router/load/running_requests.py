@@ -4,12 +4,13 @@ The decode clock counts the steps in which every running request got a token. Th
 a step and from the worker's stall share: no message is sent for a token.
 """
 
+from collections.abc import Iterable
 from math import inf
 from typing import Final, final
 
 from cluster.messages.ids import RequestId
 from router.load.charge import Charge
-from router.load.decode_slack import NOTHING, DecodeSlack, LookAhead
+from router.load.decode_slack import NOTHING, NUM_CLASSES, Bin, DecodeSlack, LookAhead
 from router.load.prefill_share import PrefillShare, share_over
 from router.prediction.path_bias import PathBias
 from router.prediction.worker_model import WorkerModel
@@ -38,6 +39,7 @@ class RunningRequests:
         "crowded_step_s",
         "has_short_steps",
         "last_step_s",
+        "num_by_rank",
         "num_unknown",
         "unknown_context",
     )
@@ -49,6 +51,8 @@ class RunningRequests:
         self._stall_share = stall_share
         self.charges: dict[RequestId, Charge] = {}
         """The running requests that this Scheduler has placed."""
+        self.num_by_rank = [0] * NUM_CLASSES
+        """Number of `charges`, by the rank of their class."""
         self.has_short_steps = False
         """The engine bounds its steps by the TPOT objectives of these requests."""
         self.num_unknown = 0
@@ -105,9 +109,30 @@ class RunningRequests:
             return NOTHING
         if now - self._slack_at > SLACK_AGE_S:
             self._advance(now)
-            self._slack = self._look_ahead(now)
+            self._slack = self._look_ahead(self.charges.values(), now)
             self._slack_at = now
         return self._slack
+
+    def outlook(self, charge: Charge, now: float) -> Bin:
+        """The decode slack of one of the running requests."""
+        self._advance(now)
+        return self._look_ahead([charge], now).bins[0]
+
+    def tokens_of(self, charge: Charge, now: float) -> int:
+        """KV tokens of one of the running requests."""
+        self._advance(now)
+        return charge.num_prompt + int(self._steps - charge.start_step)
+
+    def copied(self, stall_share: PrefillShare, now: float) -> "RunningRequests":
+        """The same requests, which may leave the copy without leaving the worker."""
+        self._advance(now)
+        copy = RunningRequests(self._model, stall_share, self._bias, now)
+        copy.charges, copy.num_by_rank = dict(self.charges), list(self.num_by_rank)
+        copy.has_short_steps = self.has_short_steps
+        copy.num_unknown, copy.unknown_context = self.num_unknown, self.unknown_context
+        copy.last_step_s, copy.crowded_step_s = self.last_step_s, self.crowded_step_s
+        copy._steps, copy._context_base = self._steps, self._context_base
+        return copy
 
     def join(self, charge: Charge, now: float) -> None:
         """The worker decodes this request from now on."""
@@ -115,6 +140,7 @@ class RunningRequests:
         charge.start_step = self._steps
         charge.first_at = now
         self.charges[charge.request_id] = charge
+        self.num_by_rank[charge.rank] += 1
         self._context_base += charge.num_prompt - charge.start_step
 
     def leave(self, charge: Charge, now: float) -> bool:
@@ -123,6 +149,7 @@ class RunningRequests:
             return False
         self._advance(now)
         del self.charges[charge.request_id]
+        self.num_by_rank[charge.rank] -= 1
         self._context_base -= charge.num_prompt - charge.start_step
         if not self.charges:
             self._context_base = 0.0
@@ -150,16 +177,18 @@ class RunningRequests:
         assert self.num_unknown >= 0
         assert self.unknown_context >= 0.0
         assert self.last_step_s >= MIN_STEP_S
+        for rank, number in enumerate(self.num_by_rank):
+            assert number == sum(charge.rank == rank for charge in self.charges.values())
         for request_id, charge in self.charges.items():
             assert charge.request_id == request_id
             assert charge.start_step <= self._steps
 
-    def _look_ahead(self, now: float) -> DecodeSlack:
+    def _look_ahead(self, charges: Iterable[Charge], now: float) -> DecodeSlack:
         tpot_s = self.binding_tpot_s if self.has_short_steps else inf
         shares, softness = self._stall_share.shares(now), self._bias.slack_softness
         ahead = LookAhead(self.last_step_s, shares, softness, self.crowded_step_s, tpot_s, self._model.kind.bound)
         next_step = self._steps + 1.0
-        for charge in self.charges.values():
+        for charge in charges:
             num_generated = next_step - charge.start_step
             num_left = charge.lengths.residual(int(num_generated))
             if num_left > charge.most_tokens - num_generated:

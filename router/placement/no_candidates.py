@@ -1,4 +1,4 @@
-"""The answer to a request that no worker can take."""
+"""The answers to requests that no worker can take."""
 
 from typing import Final
 
@@ -18,3 +18,8 @@ def no_worker(request: PlacementRequest, workers: WorkersByPool) -> Rejection:
     if request.path is not None:
         why = f"path {request.path} is asked for and no worker can take it"
     return Rejection(retry_after_s=NO_WORKER_RETRY_S, why=why, is_overload=is_full and request.path is None)
+
+
+def no_room_again() -> Rejection:
+    """To a request whose worker failed, and which no other worker had room for as long as it could wait."""
+    return Rejection(retry_after_s=NO_WORKER_RETRY_S, why="its worker failed, and no other has had room for it since")

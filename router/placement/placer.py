@@ -2,7 +2,7 @@
 
 from typing import Final, final
 
-from cluster.messages.ids import IngressId, SloClass
+from cluster.messages.ids import IngressId, SloClass, WorkerId
 from cluster.messages.placement import PlacementRequest, Slo
 from cluster.messages.scheduler_events import RequestClosed
 from cluster.slo import SloConfig
@@ -14,10 +14,11 @@ from router.load.prompt_demand import Demand
 from router.placement.candidates import Candidates, Choice, Policy, candidates_of
 from router.placement.commit import commit
 from router.placement.kv_price import kv_price
-from router.placement.placement_input import Later, Others, PlacementInput
+from router.placement.placement_input import USUAL, Later, Others, PlacementInput
 from router.placement.time_price import time_price
 from router.prediction.decaying import moving_median
 from router.prediction.output_lengths import OutputLengths
+from router.prefixes.block_table import Hit
 
 USUAL_SHARE: Final = 0.02
 """Share of itself by which one request moves the usual objectives of its class. Higher follows chance; lower learns
@@ -43,8 +44,20 @@ class Placer:
         self._usual: dict[SloClass, Slo] = {}
         """What the recent requests of each class were promised."""
 
-    def input_of(self, request: PlacementRequest, age_s: float, arrivals: Arrivals, now: float) -> PlacementInput:
-        hits = self._workers.index.longest(request.block_hashes, now)
+    def hits_of(self, request: PlacementRequest, now: float) -> dict[WorkerId, Hit]:
+        """What each worker caches of the prompt."""
+        return self._workers.index.longest(request.block_hashes, now)
+
+    def usual_output(self, request: PlacementRequest) -> float:
+        """Tokens that the answer usually has."""
+        usual = self._lengths.of((request.tenant, request.slo_class)).quantile(USUAL)
+        most = request.max_output_tokens
+        return usual if most is None else min(usual, float(most))
+
+    def input_of(
+        self, request: PlacementRequest, hits: dict[WorkerId, Hit], age_s: float, arrivals: Arrivals, now: float
+    ) -> PlacementInput:
+        """`hits`: of `hits_of`; `age_s`: seconds since the request reached the ingress."""
         objective = self._slo.of(request.slo_class)
         isolated_s = self._isolated_prefill_s(request.num_prompt_tokens, now) if objective.ttft_per_prefill else 0.0
         slo = objective.resolve(isolated_s, request.ttft_s, request.tpot_s)
@@ -89,7 +102,7 @@ class Placer:
         key = (charge.tenant, charge.slo_class)
         self._lengths.add(key, round(event.num_output_tokens / charge.num_sequences))
         predicted = charge.placement.predicted
-        if predicted is not None:
+        if predicted is not None and charge.attempt == 1:  # the times are those of all attempts
             self._workers.models.bias.observe(predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)
 
     def _others(self, request: PlacementRequest, own_slo: Slo, arrivals: Arrivals, now: float) -> Others:

@@ -10,6 +10,7 @@
 """
 
 from collections import deque
+from math import inf
 from typing import Final, final
 
 from cluster.messages.ids import WorkerId
@@ -47,20 +48,40 @@ learns of answers late. Higher suspects more harmless requests; lower misses the
 
 
 @final
-class _Losses:
-    __slots__ = ("num", "until")
+class _Neighbours:
+    """The requests that are refused and whose last loss was that of one engine."""
 
-    def __init__(self, num: int, until: float) -> None:
+    __slots__ = ("digests", "until", "worker")
+
+    def __init__(self, worker: WorkerId) -> None:
+        self.worker = worker
+        self.digests: dict[bytes, None] = {}
+        self.until = inf
+        """Until when they are refused at most: SHORT_QUARANTINE_S after the last of them was lost, where they are MANY.
+        """
+
+
+@final
+class _Losses:
+    __slots__ = ("_until", "neighbours", "num")
+
+    def __init__(self, num: int, until: float, neighbours: _Neighbours | None) -> None:
         self.num = num
-        self.until = until
+        self._until = until
+        self.neighbours = neighbours
+        """None for a request that is not refused."""
+
+    @property
+    def until(self) -> float:
+        return self._until if self.neighbours is None else min(self._until, self.neighbours.until)
 
 
 @final
 class Quarantine:
     def __init__(self) -> None:
         self._losses: dict[bytes, _Losses] = {}
-        self._lost_with: dict[WorkerId, list[bytes]] = {}
-        """The requests that are refused, by the worker whose engine was lost last with them."""
+        self._lost_with: dict[WorkerId, _Neighbours] = {}
+        """By the worker of the engine. None of them is empty."""
         self._left: deque[tuple[float, WorkerId, bytes, int]] = deque(maxlen=MAX_LEFT)
         """Requests that ended early: the time, the worker, the digest, and the number of the loss if there was one."""
 
@@ -71,15 +92,16 @@ class Quarantine:
         """An engine died or hung while it had the request. `num_engines_lost`: the number of this loss."""
         if self.num_lost(digest, now) >= num_engines_lost:
             return
-        self._set(digest, num_engines_lost, now + QUARANTINE_S)
+        self._forget(digest)
+        neighbours = None
         if num_engines_lost >= MAX_ENGINES_LOST:
-            refused = self._refused_for(worker, now)
-            refused.append(digest)
-            if len(refused) >= MANY:
-                for one in refused:
-                    self._set(one, num_engines_lost, now + SHORT_QUARANTINE_S)
+            neighbours = self._neighbours_on(worker, now)
+            neighbours.digests[digest] = None
+            if len(neighbours.digests) >= MANY:
+                neighbours.until = now + SHORT_QUARANTINE_S
+        self._losses[digest] = _Losses(num_engines_lost, now + QUARANTINE_S, neighbours)
         while len(self._losses) > MAX_KEPT:
-            del self._losses[next(iter(self._losses))]
+            self._forget(next(iter(self._losses)))
 
     def left(self, digest: bytes, worker: WorkerId, num_engines_lost: int, now: float) -> None:
         """A request has ended early on a worker, for example because its client left. The request may have stopped the
@@ -108,19 +130,37 @@ class Quarantine:
         """The request has run to its end without the loss of an engine. An end after a loss proves nothing: a request
         may stop every prefill engine and finish on a decode engine.
         """
-        self._losses.pop(digest, None)
+        self._forget(digest)
 
-    def _set(self, digest: bytes, num: int, until: float) -> None:
-        self._losses.pop(digest, None)
-        self._losses[digest] = _Losses(num, until)
+    def validate(self) -> None:
+        """Assert every invariant. Tests call it after each event."""
+        assert len(self._losses) <= MAX_KEPT
+        for worker, neighbours in self._lost_with.items():
+            assert neighbours.worker == worker
+            assert neighbours.digests
+            assert all(self._losses[digest].neighbours is neighbours for digest in neighbours.digests)
+        for digest, losses in self._losses.items():
+            assert (losses.neighbours is None) == (losses.num < MAX_ENGINES_LOST)
+            if losses.neighbours is not None:
+                assert digest in self._lost_with[losses.neighbours.worker].digests
 
-    def _refused_for(self, worker: WorkerId, now: float) -> list[bytes]:
-        """The requests that are refused since this worker's engine was lost: a list to append to."""
-        refused = {
-            one: kept for one, all_of in self._lost_with.items() if (kept := [d for d in all_of if self.holds(d, now)])
-        }
-        self._lost_with = refused
-        return refused.setdefault(worker, [])
+    def _forget(self, digest: bytes) -> None:
+        losses = self._losses.pop(digest, None)
+        if losses is not None and (neighbours := losses.neighbours) is not None:
+            del neighbours.digests[digest]
+            if not neighbours.digests:
+                del self._lost_with[neighbours.worker]
+
+    def _neighbours_on(self, worker: WorkerId, now: float) -> _Neighbours:
+        """The requests whose last loss was that of the worker's engine, without those that are refused no more."""
+        known = self._lost_with.get(worker)
+        if known is not None:
+            are_over = now >= known.until
+            if are_over or len(known.digests) < MANY:
+                for digest in list(known.digests):
+                    if are_over or now >= self._losses[digest].until:
+                        self._forget(digest)
+        return self._lost_with.setdefault(worker, _Neighbours(worker))
 
 
 def quarantined() -> Rejection:

@@ -38,9 +38,11 @@ class PlacementAttempt:
         *,
         timing: Timing,
         deadline: FirstTokenDeadline,
+        rank: int,
         is_start: bool,
     ) -> None:
         """`request`: as this attempt runs it, under an id of its own; `request_id`: the id that the Scheduler knows;
+        `rank`: of the SLO class;
         `is_start`: no token was released before this attempt.
         """
         self._placement = placement
@@ -49,6 +51,7 @@ class PlacementAttempt:
         self._ports = ports
         self._timing = timing
         self._deadline = deadline
+        self._rank = rank
         self._is_start = is_start
         self._prefilled: PrefillResult | None = None
         self._held: TokenDelta | None = None
@@ -138,7 +141,7 @@ class PlacementAttempt:
         if slo is None:
             return request
         left_s = slo.ttft_s - self._timing.age_s(now()) if self._is_start else 0.0
-        return msgspec.structs.replace(request, first_token_within_s=left_s, tpot_s=slo.tpot_s)
+        return msgspec.structs.replace(request, first_token_within_s=left_s, tpot_s=slo.tpot_s, rank=self._rank)
 
     @property
     def _is_answered(self) -> bool:

@@ -2,7 +2,7 @@
 connections; the simulator and tests have implementations of their own.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 import msgspec
@@ -17,6 +17,12 @@ from router.session.receipt import RequestObserver
 
 class SchedulerPort(Protocol):
     async def place(self, request: PlacementRequest) -> Placement | Rejection: ...
+
+    def when_to_pause(self, request_id: RequestId, pause: Callable[[int], None]) -> None:
+        """Call `pause` with the number of an attempt when the Scheduler wants that attempt of the request to pause. The
+        call may come late, twice or never, but not after the RequestClosed of the request.
+        """
+        ...
 
     def tell(self, event: SchedulerEvent) -> None:
         """Send an event without waiting; this never fails. The Scheduler gets each event once and in order, unless the
@@ -49,6 +55,13 @@ class DecodePort(Protocol):
 
         Raises:
             WorkerUnreachable: the worker or its engine died.
+            RequestPaused: `pause` was called.
+        """
+        ...
+
+    def pause(self, worker: WorkerId, request_id: RequestId) -> None:
+        """End the stream of a request on a worker: its reader gets what has come so far, and then RequestPaused. Does
+        nothing for a request without an open stream.
         """
         ...
 

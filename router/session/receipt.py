@@ -42,6 +42,8 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     num_output_tokens: int
     num_attempts: int
     """Number of placements."""
+    num_pauses: int = 0
+    """Number of times that the request was paused for requests of a higher class."""
     ttft_s: float | None
     """Time to first token, in seconds. None without a token."""
     tpot_s: float | None

@@ -16,6 +16,7 @@ open requests are listed every LOOK_INTERVAL_S.
 import asyncio
 import logging
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -25,12 +26,12 @@ from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.scheduler_outbox import SchedulerOutbox
 from cluster.clients.worker_client import WorkerConnections
 from cluster.errors import ServingError
-from cluster.messages.ids import Address, IngressId
+from cluster.messages.ids import Address, IngressId, RequestId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, SchedulerEvent
+from cluster.messages.scheduler_events import EngineLostWith, Pause, RequestClosed, SchedulerEvent
 from cluster.messages.views import Readiness
 from cluster.rpc.connection import Connection, ConnectionLost
-from cluster.rpc.protocol import EVENTS, HEARD, OPEN_REQUESTS
+from cluster.rpc.protocol import EVENTS, HEARD, OPEN_REQUESTS, PAUSE
 from router.quarantine.quarantine import MAX_ENGINES_LOST, Quarantine, quarantined
 from router.session.fallback_placement import FallbackPlacement
 
@@ -71,6 +72,9 @@ class SchedulerFailover:
         """The connection that events are posted on. None while the Scheduler is away."""
         scheduler.on_connected = self._on_connected
         scheduler.service.on_post(HEARD, lambda _, through: self._outbox.heard(through))
+        self._to_pause: dict[RequestId, Callable[[int], None]] = {}
+        """How each open request is told to pause."""
+        scheduler.service.on_post(PAUSE, self._pause)
         scheduler.service.when_closed(self._on_closed)
         self._is_back = asyncio.Event()
         self._away_since = _now()
@@ -100,8 +104,12 @@ class SchedulerFailover:
             self._fallback.placed(request.request_id, answer.generating)
         return answer
 
+    def when_to_pause(self, request_id: RequestId, pause: Callable[[int], None]) -> None:
+        self._to_pause[request_id] = pause
+
     def tell(self, event: SchedulerEvent) -> None:
         if isinstance(event, RequestClosed):
+            self._to_pause.pop(event.request_id, None)
             self._fallback.closed(event.request_id)
             if event.is_harmless:
                 self._quarantine.clear(event.digest)
@@ -143,6 +151,12 @@ class SchedulerFailover:
                 async with asyncio.timeout_at(self._away_since + PATIENCE_S):
                     await self._is_back.wait()
         return self._is_back.is_set()
+
+    def _pause(self, connection: Connection, pause: Pause) -> None:
+        """A Scheduler that another one has replaced has no say any more."""
+        pause_attempt = self._to_pause.get(pause.request_id)
+        if connection is self._connection and pause_attempt is not None:
+            pause_attempt(pause.attempt)
 
     def _on_connected(self, connection: Connection, address: Address) -> None:
         """Post the open requests and the kept events. They are the first messages on a connection: only in this order

@@ -6,6 +6,9 @@ released token, except for a resumable request: another worker goes on with the 
 the prompt. A request whose first token does not come in time is refused. A request that MAX_ENGINES_LOST engines were
 lost with is ended for good.
 
+The Scheduler may pause a resumable request that has tokens, for requests of a higher class. The session then ends the
+attempt, keeps what the client has, and asks for a placement anew. That is no failure, and no worker is excluded.
+
 Invariant: every session is closed exactly once, whatever happens to its client or to workers.
 """
 
@@ -21,6 +24,7 @@ from cluster.errors import (
     ClientTooSlow,
     EngineLost,
     Overloaded,
+    RequestPaused,
     RequestQuarantined,
     ServingError,
     TooManyRequests,
@@ -77,6 +81,9 @@ class Session:
         self._is_charged = False
         """The Scheduler may have charged the request, even if the Scheduler's answer never came."""
         self._num_attempts = 0
+        self._num_pauses = 0
+        self._is_paused = False
+        """The last attempt was paused, and did not fail."""
         self._released: list[int] = []
         """Tokens of a resumable request that the client has. Empty for other requests."""
         self._prefill_sources: PromptTokenSources | None = None
@@ -86,6 +93,13 @@ class Session:
     def placement(self) -> Placement | None:
         """The latest placement."""
         return self._placement
+
+    def pause(self, attempt: int) -> None:
+        """The Scheduler wants the room of an attempt. Does nothing unless it is the attempt that runs now, and the
+        client has tokens of it which another worker can go on after.
+        """
+        if attempt == self._num_attempts and self._released and self._placement is not None:
+            self._ports.decode.pause(self._placement.generating, self._attempt_id)
 
     async def run(self) -> AsyncGenerator[TokenDelta, None]:
         """Yield the request's token deltas, in order per sequence.
@@ -132,8 +146,13 @@ class Session:
                         self._note_released(delta)
                         yield delta
                 return
+            except RequestPaused:
+                failure = None
+                self._is_paused = True
+                self._num_pauses += 1
             except WorkerFailed as error:
                 failure = error
+                self._is_paused = False
                 self._note_failure(error)
                 if self._timing.num_output_tokens and not self._request.is_resumable:
                     raise
@@ -145,11 +164,17 @@ class Session:
         if self._request.is_resumable:
             self._released += delta.token_ids
 
+    @property
+    def _attempt_id(self) -> RequestId:
+        """The id under which the latest attempt runs."""
+        request_id, number = self._request.request_id, self._num_attempts
+        return RequestId(f"{request_id}-{number}") if number > 1 else request_id
+
     def _attempt(self, placement: Placement) -> PlacementAttempt:
         """The next attempt. It runs the request under an id of its own, after the tokens that were released."""
-        request, number = self._request, self._num_attempts
-        if number > 1:
-            request = msgspec.structs.replace(request, request_id=RequestId(f"{request.request_id}-{number}"))
+        request = self._request
+        if self._num_attempts > 1:
+            request = msgspec.structs.replace(request, request_id=self._attempt_id)
         if self._released:
             request = request.after(self._released)
         is_verified = self._verifies and placement.path is Path.PREFILL_DECODE
@@ -163,6 +188,7 @@ class Session:
             self._ports,
             timing=self._timing,
             deadline=self._deadline,
+            rank=self._terms.slo_class.rank,
             is_start=not self._released,
         )
 
@@ -188,8 +214,10 @@ class Session:
             raise RequestQuarantined(f"{num_lost} engines were lost with this request")
 
     async def _place(self, failure: WorkerFailed | None) -> Placement:
-        """Ask the Scheduler. `failure`: of the attempt before."""
-        self._is_charged = True
+        """Ask the Scheduler. `failure`: of the attempt before. None for the first attempt, and after a pause."""
+        if not self._is_charged:
+            self._is_charged = True
+            self._ports.scheduler.when_to_pause(self._request.request_id, self.pause)
         answer = await self._deadline.within(self._ports.scheduler.place(self._to_place(failure)))
         if isinstance(answer, Rejection):
             self._rejection = answer
@@ -215,6 +243,10 @@ class Session:
             num_output_tokens=len(self._released),
             max_output_tokens=request.max_output_tokens,
             num_sequences=request.num_sequences,
+            attempt=self._num_attempts + 1,
+            can_pause=request.is_resumable and terms.path is None,
+            num_pauses=self._num_pauses,
+            is_paused=self._is_paused,
             slo_class=terms.slo_class,
             ttft_s=terms.ttft_s,
             tpot_s=terms.tpot_s,
@@ -257,6 +289,7 @@ class Session:
             num_prompt_tokens=len(self._request.prompt_token_ids),
             num_output_tokens=self._timing.num_output_tokens,
             num_attempts=self._num_attempts,
+            num_pauses=self._num_pauses,
             ttft_s=self._timing.ttft_s,
             tpot_s=self._timing.tpot_s,
             prefill_sources=self._prefill_sources,

@@ -47,6 +47,7 @@ HOMES = {
     "uvicorn": ("api/server/*",),
     "vllm": (
         "cluster/engine/*",
+        "cluster/engine_checks/arguments.py",
         "cluster/engine_core/grammar_*.py",
         "cluster/engine_scheduler/*_scheduler.py",
         "kvtransfer/connector.py",

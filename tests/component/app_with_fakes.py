@@ -86,11 +86,14 @@ class FakeFrontend:
 class FakeCluster:
     """One prefill and one decode worker, connected unless a test says otherwise."""
 
-    def __init__(self, *, connected: bool = True, error: ServingError | None = None) -> None:
+    def __init__(
+        self, *, connected: bool = True, mismatch: str | None = None, error: ServingError | None = None
+    ) -> None:
         self._error = error
         self._view = ClusterView(
-            workers=[a_worker("p0", Pool.PREFILL), a_worker("d0", Pool.DECODE, *(["p0"] if connected else []))]
+            workers=[a_worker("p0", Pool.PREFILL), a_worker("d0", Pool.DECODE, *(["p0"] if connected else []))],
         )
+        self._mismatch = mismatch
         self.scrapes = [a_scrape("ingress", 1.0), a_scrape("prefill", 2.0)]
 
     async def view(self) -> ClusterView:
@@ -100,7 +103,7 @@ class FakeCluster:
 
     async def readiness(self) -> Readiness:
         view = await self.view()
-        return Readiness(view.num_prefill, view.num_decode, view.num_links)
+        return Readiness(view.num_prefill, view.num_decode, view.num_links, self._mismatch)
 
     async def queue(self) -> list[QueuedRequest]:
         return [

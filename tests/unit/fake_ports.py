@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from cluster.errors import RequestPaused
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta, TokenLogprob
 from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
@@ -71,6 +72,8 @@ class FakeScheduler:
         self.requests: list[PlacementRequest] = []
         self.answers: list[Placement | Rejection] = []
         self.told: list[SchedulerEvent] = []
+        self.pauses: dict[RequestId, Callable[[int], None]] = {}
+        """How each request is told to pause."""
         self.gate, self.answer_gate = Gate(), Gate()
         self.refusal: Rejection | None = None
         """Its answer to every request."""
@@ -95,6 +98,9 @@ class FakeScheduler:
         self.answers.append(answer)
         await self.answer_gate.passed()
         return answer
+
+    def when_to_pause(self, request_id: RequestId, pause: Callable[[int], None]) -> None:
+        self.pauses[request_id] = pause
 
     def tell(self, event: SchedulerEvent) -> None:
         self.told.append(event)
@@ -203,6 +209,10 @@ class FakeDecode:
         """How workers end every answer with their first token, for workers that do."""
         self.hangs_on: set[str] = set()
         self.num_ended = 0
+        self._open: set[tuple[str, RequestId]] = set()
+        """Streams by worker and request."""
+        self._pausing: set[tuple[str, RequestId]] = set()
+        """Streams that are to pause."""
         self.gate, self.start_gate = Gate(), Gate()
         self.redeem: Callable[[KVHandoff], bool] = lambda handoff: True
 
@@ -217,6 +227,7 @@ class FakeDecode:
         self, worker: str, request: GenerateRequest, handoff: KVHandoff | None
     ) -> AsyncGenerator[TokenDelta, None]:
         first, *others = SERVED[request.num_generated :]
+        self._open.add((worker, request.request_id))
         try:
             await self.start_gate.passed()
             await loop_rounds(self.delay_rounds)
@@ -243,14 +254,21 @@ class FakeDecode:
             for token in others:
                 await self.gate.passed()
                 await loop_rounds(self.delay_rounds)
+                if (worker, request.request_id) in self._pausing:
+                    raise RequestPaused("paused", worker)
                 if worker in self.fails_after:
                     raise self.fails_after[worker]
                 yield a_delta(token, finish=FinishReason.STOP if token == SERVED[-1] else None)
         finally:
+            self._open.discard((worker, request.request_id))
             try:
                 await loop_rounds(self.delay_rounds)
             finally:
                 self.num_ended += 1
+
+    def pause(self, worker: WorkerId, request_id: RequestId) -> None:
+        """Takes effect before the next token."""
+        self._pausing |= {(worker, request_id)} & self._open
 
     def distrust(self, worker: WorkerId) -> None:
         self.distrusted.append(worker)

@@ -43,6 +43,7 @@ class EngineRequest:
         "num_prompt",
         "num_pulled",
         "phase",
+        "rank",
         "request_id",
         "tpot_s",
     )
@@ -71,6 +72,8 @@ class EngineRequest:
         self.num_pulled = num_pulled
         self.due_at = due_at
         self.tpot_s = tpot_s
+        self.rank = 0
+        """Rank of the SLO class. Memory goes from the highest rank first."""
         self.phase = Phase.WAITING
         self.is_aborted = False
         self.num_generated = 0

@@ -43,8 +43,10 @@ class StepPolicy:
         return sorted(prefilling, key=_due) if self._setting.overtakes else list(prefilling)
 
     def preempted_next(self, batch: RunningBatch) -> EngineRequest:
-        """The request that gives its memory to others: the one due last, and the newest of equals."""
-        return max(reversed(batch.requests), key=_due)
+        """The request that gives its memory to others: of the lowest class the one due last, the newest of equals."""
+        if not self._setting.by_deadline:
+            return max(reversed(batch.requests), key=_due)
+        return max(reversed(batch.requests), key=_class_and_due)
 
     def room(self, batch: RunningBatch, now: float) -> StepRoom:
         """What the next step has for prompts."""
@@ -66,6 +68,10 @@ class StepPolicy:
         if self._setting.has_short_steps:
             self._learned.observe(sample)
         self._pacer.ran(num_steps)
+
+
+def _class_and_due(request: EngineRequest) -> tuple[int, float]:
+    return request.rank, request.due_at
 
 
 def _due(request: EngineRequest) -> float:

@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator
 
-from cluster.errors import WorkerUnreachable
+from cluster.errors import RequestPaused, WorkerUnreachable
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.reports import TransferSample
@@ -84,12 +84,16 @@ class SimulatedPools:
             if num_left:
                 await run.end()
                 yield TokenDelta(0, [TOKEN] * num_left, FinishReason.LENGTH)
-        except WorkerUnreachable:
+        except (WorkerUnreachable, RequestPaused):
             if run.num_lost > 1:
                 yield TokenDelta(0, [TOKEN] * (run.num_lost - 1))
             raise
         finally:
             there.abort(run)
+
+    def pause(self, worker: WorkerId, request_id: RequestId) -> None:
+        if there := self._workers.get(worker):
+            there.pause(request_id)
 
     def distrust(self, worker: WorkerId) -> None:
         """No-op: the caches of simulated workers are right."""

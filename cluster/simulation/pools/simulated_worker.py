@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sized
 from math import inf
 from typing import cast
 
-from cluster.errors import EngineLost, InvalidRequest, WorkerBusy, WorkerUnreachable
+from cluster.errors import EngineLost, InvalidRequest, RequestPaused, WorkerBusy, WorkerFailed, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, PromptTokenSources
 from cluster.messages.ids import Pool, WorkerId
 from cluster.messages.reports import EngineShape, StepSample, WorkerLoad
@@ -57,11 +57,12 @@ class SimulatedRequest(EngineRequest):
             due_at=_due_at(request.first_token_within_s, is_pulled=handoff is not None),
             tpot_s=inf if request.tpot_s is None else request.tpot_s,
         )
+        self.rank = request.rank
         self.handoff = handoff
         self.num_lost = 0
-        """Tokens that the request had when its worker died."""
+        """Tokens that the request had when its worker died, or when it was paused."""
         self._has_first = self._has_finished = False
-        self._error: WorkerUnreachable | None = None
+        self._error: WorkerFailed | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def happened(self, moment: Moment) -> None:
@@ -69,7 +70,7 @@ class SimulatedRequest(EngineRequest):
         self._has_finished |= moment is Moment.FINISHED
         self._wake()
 
-    def fail(self, error: WorkerUnreachable) -> None:
+    def fail(self, error: WorkerFailed) -> None:
         self._error = error
         self._wake()
 
@@ -188,6 +189,13 @@ class SimulatedWorker:
         if self.is_alive and run.phase is not Phase.ENDED:
             self.engine.abort(run, self._loop.time())
             self._settle()
+
+    def pause(self, request_id: str) -> None:
+        """Fail a request that generates with RequestPaused. Its session ends it with `abort`."""
+        for run in self._runs:
+            if run.request_id == request_id and run.phase is Phase.DECODING:
+                run.num_lost = self.engine.steps.generated(run, self._loop.time())
+                run.fail(RequestPaused("the request is paused", self.id))
 
     def keep(self, run: SimulatedRequest) -> None:
         """Keep the KV of a finished prefill until it is pulled or released."""

@@ -85,6 +85,26 @@ MIXES = MappingProxyType(
             arrivals=Renewal(cv=2.28),
             streams=(Stream(prompts=log_normal(400, 3_000, 16_000), outputs=log_normal(900, 4_000, 16_000)),),
         ),
+        "background": Mix(
+            what="interactive chat on workers that a batch job with long prompts and answers fills",
+            rate_per_s=25.0,
+            streams=(
+                Stream(
+                    share=3,
+                    prompts=log_normal(400, 1_500, 8_000),
+                    outputs=log_normal(150, 400, 1_000),
+                    tenant="chat",
+                    slo_class=SloClass.INTERACTIVE,
+                ),
+                Stream(
+                    share=2,
+                    prompts=log_normal(6_000, 16_000, 30_000),
+                    outputs=log_normal(800, 1_600, 4_000),
+                    tenant="batch",
+                    slo_class=SloClass.BATCH,
+                ),
+            ),
+        ),
         "tenants": Mix(
             what="interactive chat, a standard API and a batch job, each with its own tenant",
             rate_per_s=28.0,

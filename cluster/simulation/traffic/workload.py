@@ -77,6 +77,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Retry-After of the last rejection, in seconds. None if no try was rejected."""
     num_attempts: int = 1
     """Number of placements in the last try."""
+    num_pauses: int = 0
+    """Number of times that the request was paused in the last try."""
     num_tries: int = 1
     """Number of times that the client sent the request."""
 

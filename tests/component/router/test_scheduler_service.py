@@ -1,14 +1,24 @@
 """The Scheduler's side of its connections, on a real one."""
 
 import asyncio
+from collections.abc import Callable
+
+import msgspec
+import pytest
 
 from cluster.clients.scheduler_client import SchedulerClient
-from cluster.messages.scheduler_events import WorkerLeft
+from cluster.clients.worker_client import WorkerConnections
+from cluster.messages.ids import IngressId, RequestId
+from cluster.messages.kv_format import KvFormat
+from cluster.messages.scheduler_events import Pause, WorkerLeft
 from cluster.rpc.listener import Listener
 from cluster.scheduler_registry import SchedulerRecord
+from cluster.slo import SloConfig
 from router.scheduler_service import SchedulerService
+from router.session.fallback_placement import FallbackPlacement
+from router.session.scheduler_failover import SchedulerFailover
 from router.state import RouterState
-from tests.unit.factories import a_decode_report, a_scheduler
+from tests.unit.factories import a_decode_report, a_prefill_report, a_scheduler
 
 
 async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_bring_it_back() -> None:
@@ -24,5 +34,46 @@ async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_
     await listener.close()
 
 
+async def test_ingress_is_asked_to_pause_its_request_and_another_one_hears_nothing() -> None:
+    service = SchedulerService(RouterState())
+    listener = await Listener.start("127.0.0.1", service.service)
+    client = SchedulerClient(lambda: _found(listener))
+    ingress = SchedulerFailover(client, WorkerConnections(client), FallbackPlacement(SloConfig()))
+    attempts: list[int] = []
+    ingress.when_to_pause(RequestId("r"), attempts.append)
+    await wait_until(lambda: bool(service._ingresses._known))
+    (known,) = service._ingresses._known
+    for unreachable in (None, IngressId("gone")):
+        service.pending.on_pause(unreachable, Pause(RequestId("r"), 7))
+    service.pending.on_pause(known, Pause(RequestId("r"), 1))
+    await client.queue()  # its answer is read after the pause
+    assert attempts == [1]
+    ingress.close()
+    await listener.close()
+
+
 async def _found(listener: Listener) -> SchedulerRecord:
     return a_scheduler(listener.address)
+
+
+async def test_pools_that_cannot_hand_over_are_logged_once_and_shown(caplog: pytest.LogCaptureFixture) -> None:
+    service = SchedulerService(RouterState())
+    listener = await Listener.start("127.0.0.1", service.service)
+    peer = SchedulerClient(lambda: _found(listener))
+    for report, dtype in ((a_prefill_report("p0"), "bfloat16"), (a_decode_report("d0"), "float32")):
+        kv_format = KvFormat(digest=dtype, settings=(("dtype", dtype),))
+        shape = msgspec.structs.replace(report.shape, kv_format=kv_format)
+        for _ in range(2):
+            await peer.report(msgspec.structs.replace(report, shape=shape))
+    why = "dtype is bfloat16 in the prefill pool and float32 in the decode pool"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        f"some prefill and decode workers cannot hand over to each other: {why}"
+    ]
+    assert (await peer.roster(0)).mismatch == why
+    await listener.close()
+
+
+async def wait_until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10.0):
+        while not is_so():
+            await asyncio.sleep(0.01)

@@ -10,7 +10,7 @@ from cluster.messages.ids import IngressId, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, Rejection
 from cluster.messages.scheduler_events import RequestClosed
 from cluster.slo import SloConfig
-from router.admission.verdict import MAX_QUEUE
+from router.admission.waiting_queue import MAX_QUEUE
 from router.load.live_workers import REPORT_TIMEOUT_S
 from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report

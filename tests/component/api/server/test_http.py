@@ -64,6 +64,13 @@ async def test_cluster_is_ready_once_a_pair_is_connected(connected: bool, status
     assert (response.status_code, response.json()) == (status, {"ready": connected} | counts)
 
 
+async def test_cluster_that_can_never_be_ready_says_why() -> None:
+    response = await asked(
+        "GET", "/readyz", cluster=FakeCluster(connected=False, mismatch="dtype is a here and b there")
+    )
+    assert (response.status_code, response.json()["mismatch"]) == (503, "dtype is a here and b there")
+
+
 async def test_cluster_is_not_ready_while_the_scheduler_is_away() -> None:
     away = FakeCluster(error=WorkerUnreachable("worker scheduler is unreachable", "scheduler"))
     response = await asked("GET", "/readyz", cluster=away)

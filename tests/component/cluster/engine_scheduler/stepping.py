@@ -122,10 +122,11 @@ class Stepping:
         due: int = NO_DEADLINE,
         num_output: int = 1,
         tpot_s: float | None = TPOT_S,
+        rank: int = 0,
         **sampling: Any,
     ) -> Request:
         params = SamplingParams(max_tokens=num_output, ignore_eos=True, temperature=0.0, **sampling)
-        params.extra_args = extra_args(None, tpot_s)
+        params.extra_args = extra_args(None, tpot_s, rank)
         self._tpot_s[name] = inf if tpot_s is None else tpot_s
         request = Request(name, list(range(num_tokens)), params, None, priority=due, arrival_time=len(self._generated))
         self._generated[name] = 0

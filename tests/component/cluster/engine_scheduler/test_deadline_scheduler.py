@@ -73,6 +73,27 @@ def test_engine_learns_the_times_of_its_own_steps_from_the_prior_of_its_kind() -
     assert budget.times.decode_s(1, 100) > 1.5 * expected_s
 
 
+@KINDS
+def test_request_of_a_lower_class_gives_up_its_memory_first(kind: Any) -> None:
+    """It is due earlier, and so a deadline alone would keep it."""
+    engine = Stepping(num_blocks=11, kind=kind)
+    batch = engine.add("batch", 4 * BLOCK, due=SOON, num_output=3 * BLOCK, rank=2)
+    interactive = engine.add("interactive", 4 * BLOCK, due=LATE, num_output=3 * BLOCK)
+    engine.until_done()
+    assert (batch.num_preemptions > 0, interactive.num_preemptions) == (True, 0)
+    assert (batch.priority, interactive.priority) == (SOON, LATE)
+    assert engine.generated("batch") == engine.generated("interactive") == 3 * BLOCK
+
+
+@KINDS
+def test_request_that_is_due_last_gives_up_its_memory_within_a_class(kind: Any) -> None:
+    engine = Stepping(num_blocks=11, kind=kind)
+    soon = engine.add("soon", 4 * BLOCK, due=SOON, num_output=3 * BLOCK, rank=2)
+    late = engine.add("late", 4 * BLOCK, due=LATE, num_output=3 * BLOCK, rank=2)
+    engine.until_done()
+    assert (soon.num_preemptions, late.num_preemptions > 0) == (0, True)
+
+
 def test_prompt_is_computed_in_long_steps_while_nobody_decodes() -> None:
     engine = Stepping()
     engine.add("long", 3 * MOST)

@@ -8,7 +8,15 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import ClientTooSlow, EngineLost, ErrorMessage, InvalidRequest, ServingError, WorkerUnreachable
+from cluster.errors import (
+    ClientTooSlow,
+    EngineLost,
+    ErrorMessage,
+    InvalidRequest,
+    RequestPaused,
+    ServingError,
+    WorkerUnreachable,
+)
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.rpc.connection import Connection, Method, Service
@@ -190,6 +198,27 @@ async def test_dead_engine_fails_its_streams_after_what_they_got() -> None:
         await request.reading
         assert request.got == [1]
         assert isinstance(request.error, WorkerUnreachable)
+
+
+async def test_paused_request_gets_what_has_come_and_the_worker_stops_it() -> None:
+    async with running() as cluster:
+        (ingress,) = cluster.ingresses
+        paused, other = Request("paused", ingress), Request("other", ingress)
+        await cluster.settle()
+        cluster.engine.step({paused.id: token(1), other.id: token(1)})
+        await cluster.settle()
+        for name in (paused.id, paused.id, RequestId("unknown")):
+            ingress.reader.pause(ingress.connection, name)
+        await cluster.settle()
+        assert cluster.engine.stopped == [paused.id]
+        cluster.engine.step({paused.id: token(2), other.id: token(2, last=True)})
+        await cluster.settle()
+        assert (paused.got, type(paused.error)) == ([1], RequestPaused)
+        assert (other.got, other.finished) == ([1, 2], True)
+        ingress.reader.pause(ingress.connection, other.id)
+        await cluster.settle()
+        assert other.error is None
+        assert num_open(cluster.streams) == 0
 
 
 async def test_reader_that_leaves_before_the_request_has_started_stops_it() -> None:

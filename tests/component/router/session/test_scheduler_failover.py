@@ -13,11 +13,11 @@ from cluster.clients.worker_client import WorkerConnections
 from cluster.errors import WorkerUnreachable
 from cluster.messages.ids import Address, Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, SchedulerEvent
+from cluster.messages.scheduler_events import EngineLostWith, OpenRequests, Pause, RequestClosed, SchedulerEvent
 from cluster.messages.views import RosterChange, RosterEntry
-from cluster.rpc.connection import ConnectionLost, Service
+from cluster.rpc.connection import Connection, ConnectionLost, Service
 from cluster.rpc.listener import Listener
-from cluster.rpc.protocol import EVENTS, LOCATE, OPEN_REQUESTS, PLACE, ROSTER
+from cluster.rpc.protocol import EVENTS, LOCATE, OPEN_REQUESTS, PAUSE, PLACE, ROSTER
 from cluster.scheduler_registry import SchedulerRecord
 from cluster.slo import SloConfig
 from router.session import scheduler_failover as scheduling_module
@@ -47,12 +47,13 @@ class FakeScheduler:
         self.answers_looks.set()
         self.asked = asyncio.Event()
         self._listener: Listener | None = None
+        self._ingress: Connection | None = None
 
     async def start(self) -> None:
         service = Service()
         service.on_call(PLACE, self._place)
         service.on_post(EVENTS, lambda _, message: self.told.extend(message.events))
-        service.on_post(OPEN_REQUESTS, lambda _, message: self.listed.append(message.requests))
+        service.on_post(OPEN_REQUESTS, self._open_requests)
         service.on_call(ROSTER, self._roster)
         service.on_call(LOCATE, self._locate)
         self._listener = await Listener.start("127.0.0.1", service)
@@ -66,6 +67,14 @@ class FakeScheduler:
         if self._listener is None:
             raise ConnectionLost("there is no Scheduler")
         return a_scheduler(self._listener.address)
+
+    def pause(self, pause: Pause) -> None:
+        assert self._ingress is not None
+        self._ingress.post(PAUSE, pause)
+
+    def _open_requests(self, connection: Connection, message: OpenRequests) -> None:
+        self._ingress = connection
+        self.listed.append(message.requests)
 
     async def _place(self, request: PlacementRequest) -> Placement | Rejection:
         self.asked.set()
@@ -290,6 +299,21 @@ async def test_open_requests_are_listed_on_a_new_connection_before_anything_else
     await stage.scheduler.start()
     await stage.settled()
     assert stage.scheduler.listed[-1] == [R]
+
+
+async def test_session_hears_that_its_request_is_to_pause_until_it_has_ended(stage: Stage) -> None:
+    await stage.scheduler.start()
+    await stage.settled()
+    attempts: list[int] = []
+    stage.scheduling.when_to_pause(R, attempts.append)
+    await stage.scheduling.place(REQUEST)
+    stage.scheduler.pause(Pause(RequestId("unknown"), 1))
+    stage.scheduler.pause(Pause(R, 1))
+    await until(lambda: attempts == [1])
+    stage.scheduling.tell(RequestClosed(request_id=R))
+    stage.scheduler.pause(Pause(R, 1))
+    await stage.scheduling.place(REQUEST)  # its answer is read after the pause
+    assert attempts == [1]
 
 
 async def is_refused_while_the_scheduler_is_away(stage: Stage) -> bool:

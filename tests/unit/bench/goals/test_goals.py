@@ -289,7 +289,13 @@ def test_guard_that_always_runs_is_called_once_for_each_text() -> None:
 
 @pytest.mark.parametrize(
     ("figures", "num_missed"),
-    [((0.29, 5_100.0, 1.9), 0), ((0.31, 5_100.0, 1.9), 1), ((0.29, 4_900.0, 1.9), 1), ((0.29, 5_100.0, 2.1), 1)],
+    [
+        ((0.29, 5_100.0, 1.9, 0.9), 0),
+        ((0.31, 5_100.0, 1.9, 0.9), 1),
+        ((0.29, 4_900.0, 1.9, 0.9), 1),
+        ((0.29, 5_100.0, 2.1, 0.9), 1),
+        ((0.29, 5_100.0, 1.9, 1.1), 1),
+    ],
 )
-def test_scheduler_cost(figures: tuple[float, float, float], num_missed: int) -> None:
+def test_scheduler_cost(figures: tuple[float, float, float, float], num_missed: int) -> None:
     assert len(scheduler_cost.missed(*figures)) == num_missed

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from cluster.cli.main import configured, excerpt, has_failed_to_start
+from cluster.cli.main import configured, excerpt, has_failed_to_start, mismatch
 
 
 def a_serve_config(**application: object) -> dict[str, object]:
@@ -77,3 +77,15 @@ def test_excerpt_names_each_error_once_without_ray_prefix() -> None:
 def test_model_folder_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="/no/such/model"):
         configured(a_serve_config(), None, "/no/such/model")
+
+
+@pytest.mark.parametrize(("num_decode", "is_final"), [(1, False), (2, True)])
+def test_pools_that_do_not_fit_end_the_start_once_all_workers_are_there(num_decode: int, is_final: bool) -> None:
+    state = {"prefill_workers": 1, "decode_workers": num_decode, "mismatch": "dtype is a in one and b in the other"}
+    said = mismatch(state, {"prefill_workers": 1, "decode_workers": 2})
+    assert (said is not None and "dtype is a" in said) is is_final
+
+
+def test_service_that_still_starts_has_no_mismatch() -> None:
+    assert mismatch({}, {"prefill_workers": 1}) is None
+    assert mismatch({"prefill_workers": 1}, {"prefill_workers": 1}) is None

@@ -40,7 +40,10 @@ def test_serve_config_of_the_repository_is_valid(file: Path) -> None:
         ({"prefill": {"gpus": -1}}, r"\$\.prefill\.gpus"),
         ({"decode": {"cpu_threads": 0}}, r"\$\.decode\.cpu_threads"),
         ({"decode": {"max_ongoing_requests": 0}}, r"\$\.decode\.max_ongoing_requests"),
-        ({"decode": {"engine": {"scheduler_cls": "a.B"}}}, r"decode: scheduler_cls cannot be set here: Baton sets it"),
+        (
+            {"decode": {"engine": {"scheduler_cls": "a.B"}}},
+            r"decode\.engine: scheduler_cls cannot be set here: Baton sets it",
+        ),
         ({"engine": {"scheduling_policy": "fcfs"}}, r"engine: scheduling_policy cannot be set here: Baton sets it"),
         ({"context": {"memory_share": 0.5}}, r"\$\.context\.memory_share"),
         ({"context": {"low_water": 0.8}}, r"low_water . summary_step .* - at `\$\.context`"),
@@ -101,7 +104,7 @@ def test_args_without_a_model_are_refused() -> None:
 def test_engine_arguments_that_baton_sets_are_refused(key: str) -> None:
     with pytest.raises(ValueError, match=f"engine: {key} cannot be set here"):
         a_config(engine={key: "x"})
-    with pytest.raises(ValueError, match=f"decode: {key} cannot be set here"):
+    with pytest.raises(ValueError, match=f"decode.engine: {key} cannot be set here"):
         a_config(decode={"engine": {key: "x"}})
 
 
@@ -120,8 +123,11 @@ def test_pool_has_the_shared_engine_arguments_under_its_own() -> None:
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        ({"decode": {"engine": {"block_size": 32}}}, "decode: block_size must be the same everywhere"),
-        ({"prefill": {"engine": {"prefix_match_unit": 8}}}, "prefill: prefix_match_unit must be the same everywhere"),
+        ({"decode": {"engine": {"block_size": 32}}}, "decode.engine: block_size must be the same everywhere"),
+        (
+            {"prefill": {"engine": {"prefix_match_unit": 8}}},
+            "prefill.engine: prefix_match_unit must be the same everywhere",
+        ),
         ({"engine": {"prefix_match_unit": 8}}, "engine: prefix_match_unit"),
         ({"prefill": {"env": {"PYTHONHASHSEED": "0"}}}, "prefill: env: with PYTHONHASHSEED"),
     ],

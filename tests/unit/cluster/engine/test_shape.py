@@ -1,9 +1,20 @@
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from cluster.engine.shape import kind_of, shape_of
+from cluster.engine.shape import kind_of, kv_format_of, shape_of
 from cluster.messages.ids import Pool
+
+
+class BFloat16:
+    itemsize = 2
+
+    def __str__(self) -> str:
+        return "torch.bfloat16"
+
+
+BFLOAT16 = BFloat16()
 
 
 def a_config(
@@ -14,12 +25,15 @@ def a_config(
     is_hybrid: bool = False,
     lookahead: int = 0,
     is_chunked: bool = True,
+    num_ranks: int = 1,
+    draft: Any = None,
 ) -> SimpleNamespace:
     """Llama-3.1-8B."""
     return SimpleNamespace(
         num_prefill_lookahead_tokens=lookahead,
         model_config=SimpleNamespace(
-            dtype=SimpleNamespace(itemsize=2),
+            model="org/model",
+            dtype=BFLOAT16,
             use_mla=use_mla,
             is_hybrid=is_hybrid,
             is_attention_free=False,
@@ -28,6 +42,8 @@ def a_config(
             get_head_size=lambda: 128,
         ),
         cache_config=SimpleNamespace(cache_dtype=cache_dtype, num_gpu_blocks=num_gpu_blocks, block_size=16),
+        parallel_config=SimpleNamespace(tensor_parallel_size=num_ranks),
+        speculative_config=draft,
         scheduler_config=SimpleNamespace(max_num_batched_tokens=8192, enable_chunked_prefill=is_chunked),
     )
 
@@ -75,3 +91,20 @@ def test_kind_tells_apart_what_makes_engines_faster_or_slower() -> None:
     assert kind_of(Pool.DECODE, {}, *names) == "org/model|H100|vllm-0.32.0|tp1|pp1|decode"
     arguments = {"tensor_parallel_size": 2, "pipeline_parallel_size": 4}
     assert kind_of(Pool.PREFILL, arguments, *names) == "org/model|H100|vllm-0.32.0|tp2|pp4|prefill"
+
+
+def test_format_names_what_an_operator_can_set() -> None:
+    settings = dict(kv_format_of(a_config(), "a digest", "LBHNC", "FLASH_ATTN").settings)
+    assert (settings["dtype"], settings["kv_cache_dtype"], settings["block_size"]) == ("bfloat16", "auto", "16")
+    assert (settings["the attention backend"], settings["the draft model"]) == ("FLASH_ATTN", "none")
+
+
+@pytest.mark.parametrize(("has_state", "shown"), [(True, "org/draft"), (False, "none")])
+def test_draft_model_is_of_the_format_if_it_has_kv_blocks(has_state: bool, shown: str) -> None:
+    draft = SimpleNamespace(model="org/draft", use_eagle=lambda: has_state)
+    assert dict(kv_format_of(a_config(draft=draft), "", "", "").settings)["the draft model"] == shown
+
+
+def test_format_tells_how_ranks_share_the_heads() -> None:
+    of = kv_format_of(a_config(use_mla=True, num_ranks=4), "", "", "")
+    assert (of.num_ranks, of.num_kv_heads, of.is_replicated) == (4, 8, True)

@@ -1,6 +1,6 @@
 import pytest
 
-from cluster.engine_core.engine_hints import NO_DEADLINE, TPOT_KEY, extra_args, priority_of
+from cluster.engine_core.engine_hints import NO_DEADLINE, RANK_KEY, TPOT_KEY, extra_args, priority_of
 
 NOW = 1000.0
 
@@ -35,4 +35,9 @@ def test_priority_fits_into_the_engine_s_message() -> None:
 def test_objective_goes_to_the_engine_that_decodes(
     kv_transfer_params: dict[str, bool] | None, tpot_s: float | None, expected: dict[str, object] | None
 ) -> None:
-    assert extra_args(kv_transfer_params, tpot_s) == expected
+    assert extra_args(kv_transfer_params, tpot_s, 0) == expected
+
+
+def test_class_goes_to_every_engine() -> None:
+    assert extra_args(None, None, 2) == {RANK_KEY: 2}
+    assert (extra_args({"do_remote_decode": True}, 0.03, 2) or {})[RANK_KEY] == 2

@@ -9,6 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from cluster.messages.ids import IngressId, Path, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, Prediction, Rejection
 from router.admission.admission_control import AdmissionControl
+from router.admission.recent_failures import FRESH_S
+from router.admission.verdict import REPLACED_HARM
+from router.admission.waiting_queue import MAX_QUEUE
 from router.load.charges import Charges
 from router.load.live_workers import LiveWorkers
 from router.placement.candidates import Candidates, Choice
@@ -28,6 +31,9 @@ class Admission:
     def __init__(self, *, admits_all: bool = False) -> None:
         self.is_busy = False
         """The policy predicts that a request misses its SLO."""
+        self.victims = 0.0
+        """The policy predicts that so many others miss theirs."""
+        self.num_priced = 0
         self.workers = LiveWorkers()
         self.charges = Charges(self.workers.by_id)
         self.quarantine = Quarantine()
@@ -45,11 +51,12 @@ class Admission:
         return answer
 
     def _policy(self, placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+        self.num_priced += 1
         if not candidates.decodes:
             return None
         worker, risk = candidates.decodes[0], 1.0 if self.is_busy else 0.0
         ttft_s = 10.0 if self.is_busy else 0.1
-        prediction = Prediction(Path.DECODE, None, worker.worker, ttft_s, 0.01, risk, 0.0, 0.1, risk)
+        prediction = Prediction(Path.DECODE, None, worker.worker, ttft_s, 0.01, risk, self.victims, 0.1, risk)
         return Choice(Path.DECODE, None, worker, "the only worker", None, prediction)
 
 
@@ -120,6 +127,129 @@ def test_queue_is_shown_in_the_order_of_service(number: int) -> None:
     assert [queued.num_before for queued in shown] == list(range(number))
 
 
+REPLACED: dict[str, Any] = {"excluded": frozenset({WorkerId("d9")}), "num_output_tokens": 5, "age_s": 100.0}
+"""A stream whose worker died."""
+
+
+def full(admission: Admission, slo_class: SloClass = SloClass.STANDARD, num_prompt: int = 1000) -> None:
+    """As many requests of a class wait as may, which were asked for before time 0."""
+    admission.is_busy = True
+    for number in range(MAX_QUEUE):
+        request = ask(f"w{slo_class}{number}", num_prompt, slo_class=slo_class)
+        assert admission.control.place(request, -1.0 + number * 1e-4, None) is None
+
+
+def test_stream_whose_worker_died_is_placed_however_late_it_is() -> None:
+    admission = Admission()
+    admission.is_busy = True
+    assert isinstance(admission.place("r", 0.0, **REPLACED), Placement)
+
+
+def test_stream_whose_worker_died_waits_for_workers_where_others_pay_for_it() -> None:
+    admission = Admission()
+    admission.victims = REPLACED_HARM
+    assert admission.place("r", 0.0, **REPLACED) is None
+    assert admission.control.decide(5.0) == [], "its own objective is long past"
+    admission.victims = 0.0
+    admission.report(10.0)
+    ((_, answer),) = admission.control.decide(10.0)
+    assert isinstance(answer, Placement)
+
+
+def test_streams_whose_worker_died_come_before_new_requests_of_their_class() -> None:
+    admission = Admission()
+    admission.is_busy, admission.victims = True, REPLACED_HARM
+    for name, slo_class, fields in (
+        ("new", SloClass.STANDARD, {}),
+        ("stream of batch", SloClass.BATCH, REPLACED),
+        ("stream", SloClass.STANDARD, REPLACED),
+        ("interactive", SloClass.INTERACTIVE, {}),
+    ):
+        assert admission.place(name, 0.0, slo_class=slo_class, **fields) is None
+    shown = [queued.request_id for queued in admission.control.queued(0.0)]
+    assert shown == ["interactive", "stream", "new", "stream of batch"]
+
+
+def test_stream_whose_worker_died_does_not_wait_for_ever() -> None:
+    admission = Admission()
+    admission.victims = REPLACED_HARM
+    assert admission.place("r", 0.0, **REPLACED) is None
+    patience_s = SLO.standard.outage_wait_s
+    assert admission.control.decide(patience_s - 0.01) == []
+    admission.report(patience_s)
+    ((_, answer),) = admission.control.decide(patience_s)
+    assert isinstance(answer, Rejection)
+    assert not answer.is_overload
+
+
+def test_streams_of_a_dead_worker_wait_though_the_queue_or_the_workers_are_full() -> None:
+    admission = Admission()
+    full(admission)
+    admission.victims = REPLACED_HARM
+    assert admission.place("queue", 0.0, **REPLACED) is None
+    worker = admission.workers.by_id[WorkerId("d0")]
+    worker.room = 0
+    admission.workers._changed()
+    assert admission.place("workers", 0.0, **REPLACED) is None
+    assert isinstance(admission.place("new", 0.0), Rejection)
+
+
+def test_request_is_refused_without_a_price_where_one_like_it_just_was() -> None:
+    admission = Admission()
+    full(admission)
+    before = admission.num_priced
+    answers = [admission.place(f"r{number}", 0.0) for number in range(100)]
+    assert all(isinstance(answer, Rejection) and answer.is_overload for answer in answers)
+    assert admission.num_priced - before <= 1
+    told = [answer.retry_after_s for answer in answers if isinstance(answer, Rejection)]
+    assert max(told) > min(told), "all of them would come back at once"
+
+
+def test_request_that_needs_less_is_priced_where_the_queue_is_full() -> None:
+    admission = Admission()
+    full(admission)
+    assert isinstance(admission.place("as much", 0.0), Rejection)
+    admission.is_busy = False
+    assert isinstance(admission.control.place(ask("less", 990), 0.0, None), Placement)
+    assert isinstance(admission.control.place(ask("much less", 10), 0.0, None), Placement)
+
+
+def test_service_that_has_room_admits_though_its_queue_is_full() -> None:
+    admission = Admission()
+    full(admission)
+    assert isinstance(admission.place("refused", 0.0), Rejection)
+    admission.is_busy = False
+    assert isinstance(admission.place("placed", 2 * FRESH_S), Placement)
+
+
+def test_hundreds_that_reach_their_deadline_at_once_are_refused_at_the_price_of_one() -> None:
+    admission = Admission()
+    full(admission)
+    admission.report(5.0)
+    before = admission.num_priced
+    answers = admission.control.decide(5.0)
+    assert len(answers) == MAX_QUEUE
+    assert admission.num_priced - before <= 2
+
+
+def test_lower_class_that_fills_the_queue_keeps_no_higher_one_out() -> None:
+    admission = Admission()
+    full(admission, SloClass.BATCH)
+    assert isinstance(admission.place("batch", 0.0, slo_class=SloClass.BATCH), Rejection)
+    assert admission.place("standard", 0.0) is None
+
+
+def test_queue_is_longer_where_more_are_admitted_while_a_request_waits() -> None:
+    admission = Admission()
+    for number in range(4000):
+        request_id = f"placed{number}"
+        admission.control.place(ask(request_id, 1000), -2.0 + number / 4000, None)
+        admission.charges.release(RequestId(request_id), 0.0)
+    full(admission)
+    waits = admission.place("r", 0.0)
+    assert waits is None
+
+
 class AdmissionMachine(RuleBasedStateMachine):
     """Any history of requests, withdrawals, outages and load: each request has one answer, or was withdrawn."""
 
@@ -134,12 +264,13 @@ class AdmissionMachine(RuleBasedStateMachine):
         ingress=st.sampled_from(INGRESSES),
         slo_class=st.sampled_from(list(SloClass)),
         age_s=st.sampled_from([0.0, 0.5, 100.0]),
+        num_output_tokens=st.sampled_from([0, 0, 5]),
     )
-    def place(self, number: int, ingress: IngressId, slo_class: SloClass, age_s: float) -> None:
+    def place(self, number: int, ingress: IngressId, slo_class: SloClass, age_s: float, num_output_tokens: int) -> None:
         request_id = f"r{number}"
         self.waiting.pop(request_id, None)
         self.admission.charges.release(RequestId(request_id), self.now)
-        request = ask(request_id, 1000, slo_class=slo_class, age_s=age_s)
+        request = ask(request_id, 1000, slo_class=slo_class, age_s=age_s, num_output_tokens=num_output_tokens)
         if self.admission.control.place(request, self.now, ingress) is None:
             self.waiting[request_id] = ingress
 
@@ -154,9 +285,9 @@ class AdmissionMachine(RuleBasedStateMachine):
         assert set(self.admission.control.withdraw_of(ingress, but)) == gone
         self.waiting = {r: of for r, of in self.waiting.items() if r not in gone}
 
-    @rule(is_busy=st.booleans())
-    def load_changes(self, is_busy: bool) -> None:
-        self.admission.is_busy = is_busy
+    @rule(is_busy=st.booleans(), victims=st.sampled_from([0.0, 5.0]))
+    def load_changes(self, is_busy: bool, victims: float) -> None:
+        self.admission.is_busy, self.admission.victims = is_busy, victims
 
     @rule()
     def worker_is_lost(self) -> None:

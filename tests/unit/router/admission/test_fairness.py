@@ -51,6 +51,45 @@ def test_number_of_tenants_is_bounded_and_the_least_user_goes() -> None:
     assert shares.excess("most", 1.0) == LARGEST_EXCESS
 
 
+def test_tenant_of_twice_the_weight_has_twice_the_share() -> None:
+    shares = TenantShares({"paying": 2.0})
+    shares.charge("paying", 2.0, 1.0)
+    shares.charge("other", 1.0, 1.0)
+    assert shares.excess("paying", 1.0) == pytest.approx(1.0)
+    assert shares.excess("other", 1.0) == pytest.approx(1.0)
+    shares.charge("paying", 1.0, 1.0)
+    assert shares.excess("paying", 1.0) > 1.0 > shares.excess("other", 1.0)
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.floats(0.01, 100.0)),
+    st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.01, 10.0), st.floats(0.0, 100.0)), min_size=1, max_size=40),
+)
+def test_excess_follows_use_by_weight(weights: dict[str, float], charges: list[tuple[str, float, float]]) -> None:
+    """The mean of the excess by weight is 1, whoever uses more for its weight has more of it, and only ratios count."""
+    shares, scaled, now = TenantShares(weights), TenantShares({who: 0.5 * weights.get(who, 1.0) for who in "abc"}), 0.0
+    used: dict[str, float] = {}
+    for tenant, engine_s, wait_s in charges:
+        now += wait_s
+        shares.charge(tenant, engine_s, now)
+        scaled.charge(tenant, engine_s, now)
+        excesses = {who: shares.excess(who, now) for who in "abc"}
+        assert {who: scaled.excess(who, now) for who in "abc"} == pytest.approx(excesses)
+        active = {who: weights.get(who, 1.0) for who, excess in excesses.items() if excess > 0.0}
+        if max(excesses.values()) < LARGEST_EXCESS:
+            weighted = sum(weight * excesses[who] for who, weight in active.items())
+            assert weighted / sum(active.values()) == pytest.approx(1.0)
+        if not wait_s:
+            used[tenant] = used.get(tenant, 0.0) + engine_s
+        else:
+            used = {tenant: engine_s}
+        if len(used) > 1 and used.keys() == active.keys() and len(charges) == sum(not w for _, _, w in charges):
+            per_weight = {who: used[who] / active[who] for who in used}
+            assert max(per_weight, key=per_weight.__getitem__) in [
+                who for who in used if excesses[who] == pytest.approx(max(excesses.values()))
+            ]
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.01, 10.0), st.floats(0.0, 100.0)), max_size=40))
 def test_excess_is_bounded_and_its_mean_over_the_remembered_tenants_is_one(
     charges: list[tuple[str, float, float]],

@@ -11,8 +11,8 @@ from cluster.messages.ids import IngressId, Path, RequestId, SloClass
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
 from router.admission.retry_after import LEAST_RETRY_S, MOST_RETRY_S, retry_after_s
-from router.admission.verdict import HIGH_CLASS_HARM, MAX_QUEUE, Verdict, gain, judge
-from router.admission.waiting_queue import Waiting, WaitingQueue
+from router.admission.verdict import HIGH_CLASS_HARM, REPLACED_HARM, Verdict, gain, judge
+from router.admission.waiting_queue import MAX_QUEUE, Waiting, WaitingQueue
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Choice
 from router.placement.placement_input import Others, PlacementInput
@@ -52,7 +52,7 @@ def order(*several: Waiting) -> list[str]:
     queue = WaitingQueue()
     for one in several:
         queue.add(one)
-    return [one.request.request_id for one in queue.in_order()]
+    return [one.request.request_id for one in queue.first(len(several))]
 
 
 @pytest.mark.parametrize("age_s", [0.0, 5.0, 500.0])
@@ -91,7 +91,7 @@ def test_requests_that_can_never_be_served_in_time_keep_nobody_away(impossible: 
     assert told(state) <= 1.5 * told(a_busy_cluster(5.0))
 
 
-def test_request_that_was_let_in_before_is_not_judged_again() -> None:
+def test_request_that_was_let_in_before_is_not_refused_for_being_late() -> None:
     state = a_busy_cluster()
     put(state, ask("resumed", 2000, num_output_tokens=5, age_s=10.0), 0.1)
     put(state, ask("forced", 2000, path=Path.DECODE, age_s=10.0), 0.1)
@@ -195,6 +195,7 @@ def verdict(
     *,
     is_contended: bool = True,
     victims: float = 0.0,
+    is_replaced: bool = False,
 ) -> Verdict:
     """Of a request with this risk and so many victims, on a worker that has other work."""
     request = ask("r", 2000, slo_class=slo_class)
@@ -205,7 +206,9 @@ def verdict(
     worker.reported(a_report("d0", num_running=1), 0.0)
     predicted = Prediction(Path.DECODE, None, worker.worker, 1.8, 0.05, risk, 0.0, 0.1, 1.0, 1.8, 0.05, 0.0, 0.0)
     predicted = msgspec.structs.replace(predicted, victims=victims)
-    return judge(asked, Choice(Path.DECODE, None, worker, "", None, predicted), excess, is_contended)
+    return judge(
+        asked, Choice(Path.DECODE, None, worker, "", None, predicted), excess, is_contended, is_replaced=is_replaced
+    )
 
 
 def test_highest_class_is_let_in_a_little_late_and_not_very_late() -> None:
@@ -218,6 +221,12 @@ def test_highest_class_is_not_let_in_late_at_the_cost_of_others() -> None:
     assert verdict(1.0, INTERACTIVE, victims=HIGH_CLASS_HARM / 2) is Verdict.ADMIT
     assert verdict(1.0, INTERACTIVE, victims=HIGH_CLASS_HARM) is Verdict.WAIT
     assert verdict(1.0, INTERACTIVE, excess=2.0) is Verdict.WAIT
+
+
+def test_request_whose_worker_failed_is_judged_by_the_harm_that_it_does_alone() -> None:
+    assert verdict(1.0, is_replaced=True, excess=4.0) is Verdict.ADMIT
+    assert verdict(1.0, is_replaced=True, victims=0.9 * REPLACED_HARM) is Verdict.ADMIT
+    assert verdict(0.0, is_replaced=True, victims=REPLACED_HARM) is Verdict.WAIT
 
 
 def test_tenant_far_above_its_share_needs_a_better_chance_while_others_wait() -> None:

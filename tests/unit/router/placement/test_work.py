@@ -23,7 +23,7 @@ def test_priced_option_carries_the_work_that_its_placement_takes(
     for number in range(num_queued):
         put(state, ask(f"queued{number}", 2000, path=Path.PREFILL_DECODE), now)
         put(state, ask(f"queued{number} D", 2000, path=Path.DECODE), now)
-    placement_input = state._placer.input_of(ask("r", num_prompt), 0.0, [], now)
+    placement_input = state._placer.input_of(ask("r", num_prompt), {}, 0.0, [], now)
     models, (prefill, decode) = state.models, state._workers.by_id.values()
     part = DecodePart(placement_input, decode)
     pair = hand_over(placement_input, prefill_part(placement_input, prefill), part, models)
@@ -65,7 +65,7 @@ def test_prompts_are_slow_beside_decodes_only_where_they_have_little_of_the_step
     state, report = RouterState(SLO), a_report("d0")
     state.handle(msgspec.structs.replace(report, shape=msgspec.structs.replace(report.shape, kind=kind)), 0.5)
     (worker,) = state._workers.by_id.values()
-    asked = state._placer.input_of(ask("r", 2000, tpot_s=tpot_s), 0.0, [], 1.0)
+    asked = state._placer.input_of(ask("r", 2000, tpot_s=tpot_s), {}, 0.0, [], 1.0)
     assert least < slowdown_beside_decodes(asked, worker) < most
 
 

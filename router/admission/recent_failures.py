@@ -1,0 +1,107 @@
+"""RecentFailures: what kinds of requests were considered and not admitted within the last moment.
+
+To price a request takes most of the time of a decision. Where a request that has to be answered now needs no less than
+one that was priced a moment ago and was not admitted, its price is known well enough, and it is refused without.
+"""
+
+from typing import Final, final
+
+from cluster.messages.ids import SloClass
+from cluster.messages.placement import PlacementRequest
+from router.placement.candidates import Candidates, Choice
+from router.placement.placement_input import PlacementInput
+from router.prefixes.block_table import Hit
+
+FRESH_S: Final = 0.02
+"""Time for which a failure counts, in seconds. Higher refuses requests for which room has come up since; lower prices
+more requests while the service is full. It is also the time by which a request may be younger than one that failed.
+"""
+MOST_KINDS: Final = 1024
+"""Kinds that are remembered. Higher costs memory; lower prices more requests where clients ask for much that is
+different.
+"""
+
+Kind = tuple[SloClass, int, int, int, int, bool, float, float]
+"""The class; the number of bits of the prompt's tokens, of those that no worker caches, and of the answer's; the number
+of sequences; whether the request can be handed over; and its own objectives (0 for none).
+"""
+
+
+@final
+class Need:
+    """What a request needs of the workers, as far as it is known before anything is priced."""
+
+    __slots__ = ("age_s", "is_late", "kind", "num_uncached")
+
+    def __init__(
+        self, request: PlacementRequest, hits: list[Hit], usual_output: float, age_s: float, *, is_late: bool
+    ) -> None:
+        """`hits`: what workers cache of the prompt; `usual_output`: tokens that such answers have; `is_late`: the
+        request has waited until its deadline.
+        """
+        self.is_late = is_late
+        most = max([hit.num_blocks for hit in hits], default=0)
+        num_blocks = len(request.block_hashes)
+        self.num_uncached = request.num_prompt_tokens * (1.0 - most / num_blocks if num_blocks else 1.0)
+        self.age_s = age_s
+        self.kind: Kind = (
+            request.slo_class,
+            request.num_prompt_tokens.bit_length(),
+            int(self.num_uncached).bit_length(),
+            int(usual_output).bit_length(),
+            request.num_sequences,
+            request.can_hand_over,
+            request.ttft_s or 0.0,
+            request.tpot_s or 0.0,
+        )
+
+
+@final
+class Failure:
+    """A request that was considered, and not admitted."""
+
+    __slots__ = ("at", "candidates", "choice", "need", "patience_s", "placement_input")
+
+    def __init__(
+        self, need: Need, placement_input: PlacementInput, candidates: Candidates, choice: Choice, patience_s: float
+    ) -> None:
+        self.need = need
+        self.placement_input = placement_input
+        self.candidates = candidates
+        self.choice = choice
+        self.patience_s = patience_s
+        """Time that the request had left, in seconds."""
+        self.at = placement_input.now
+
+
+@final
+class RecentFailures:
+    __slots__ = ("_by_kind",)
+
+    def __init__(self) -> None:
+        self._by_kind: dict[Kind, Failure] = {}
+        """The least need of each kind that was not met, as long as it is fresh."""
+
+    def __len__(self) -> int:
+        return len(self._by_kind)
+
+    def note(self, failure: Failure) -> None:
+        known = self._by_kind.get(failure.need.kind)
+        if known is not None and failure.at - known.at <= FRESH_S and not _covers(failure.need, known.need):
+            return
+        if known is None and len(self._by_kind) >= MOST_KINDS:
+            self._by_kind.clear()
+        self._by_kind[failure.need.kind] = failure
+
+    def like(self, need: Need, now: float) -> Failure | None:
+        """A request that needed no more, and was not admitted just now."""
+        known = self._by_kind.get(need.kind)
+        if known is None or now - known.at > FRESH_S or not _covers(known.need, need):
+            return None
+        return known
+
+
+def _covers(failed: Need, other: Need) -> bool:
+    """Whether a request that needs `other` fails where one that needs `failed` has failed."""
+    is_later = other.is_late or failed.age_s <= other.age_s + FRESH_S
+    return is_later and failed.num_uncached <= other.num_uncached

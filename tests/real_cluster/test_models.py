@@ -1,0 +1,79 @@
+"""Each kind of model on a prefill and a decode engine: what is handed over is the same as what is computed
+(docs/models.md).
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.repository import REPO_ROOT
+
+pytestmark = pytest.mark.models
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+LENGTHS = [600, 601, 608]
+"""Prompts that end within a KV block, and one that fills its last block."""
+TIMEOUT_S = 900
+ROUNDING = 0.3
+"""Log-probabilities of the same prompt, computed in another batch or by another kernel, differ by less than this many
+nats. Those of other prompts have no likely token in common.
+"""
+
+
+def run(kind: str, changes: dict[str, Any], target: Path) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.real_cluster.models.handed_over",
+        kind,
+        json.dumps(changes),
+        json.dumps(LENGTHS),
+        str(target),
+    ]
+    environment = os.environ | {
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(REPO_ROOT),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    return subprocess.run(command, env=environment, cwd=REPO_ROOT, timeout=TIMEOUT_S, capture_output=True, text=True)
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("dense", {}),
+        ("dense", {"decode": {"speculative_config": NGRAM}}),
+        ("experts", {}),
+        ("sliding_window", {}),
+        ("some_sliding_windows", {}),
+        ("latent_attention", {"engine": {"block_size": 16}}),
+    ],
+    ids=["dense", "ngram in the decode pool", "experts", "sliding window", "some sliding windows", "latent attention"],
+)
+def test_answer_is_the_same_with_kv_blocks_of_the_other_pool(
+    kind: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    target = tmp_path / "seen.json"
+    done = run(kind, changes, target)
+    assert done.returncode == 0, done.stderr[-2000:]
+    seen = json.loads(target.read_text())
+    assert (seen["mismatch"], seen["leaves_tokens"]) == (None, False)
+    for handoff in seen["handoffs"]:
+        assert (handoff["pulled"], handoff["follows"]) == (handoff["length"], True), handoff
+        assert handoff["distance"] < ROUNDING < handoff["distance_of_control"], handoff
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_hybrid_model_is_refused_with_the_block_size_that_it_needs(tmp_path: Path) -> None:
+    done = run("hybrid", {}, tmp_path / "seen.json")
+    assert done.returncode != 0
+    assert "ValueError: this engine cannot work in Baton: vLLM has chosen KV blocks of 160 tokens" in done.stderr
+    assert "set engine.block_size to 160" in done.stderr
