@@ -231,7 +231,7 @@ async def turn_over(ingresses: list[Ingress], opened: Opened, rate: float, until
     chance, number, num_placed = random.Random(0), 10_000_000, 0
     pending: set[asyncio.Task[None]] = set()
 
-    async def one(at: int) -> None:
+    async def one(at: int, number: int) -> None:
         nonlocal num_placed
         ingress, request, placement = opened[at]
         ingress.close(request, placement)
@@ -246,7 +246,7 @@ async def turn_over(ingresses: list[Ingress], opened: Opened, rate: float, until
         due = int((perf_counter() - began) * rate)
         for at in chance.sample(range(len(opened)), min(due - num_asked, len(opened))):
             number += 1
-            task = asyncio.create_task(one(at))
+            task = asyncio.create_task(one(at, number))
             pending.add(task)
             task.add_done_callback(pending.discard)
         num_asked = due

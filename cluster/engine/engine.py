@@ -4,7 +4,6 @@ The ingress renders and parses text: prompts arrive as token ids and outputs lea
 only where a stop string must end a sequence. The ingress rebuilds vLLM's own outputs from the deltas.
 """
 
-import asyncio
 import logging
 import os
 import uuid
@@ -16,7 +15,6 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 from vllm.sampling_params import SamplingParams
 from vllm.usage.usage_lib import UsageContext
-from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.version import __version__ as vllm_version
 
 from cluster.config.pools import DEFAULT_BLOCK_SIZE, PoolConfig
@@ -41,22 +39,14 @@ from cluster.messages.reports import StepSample, WorkerLoad
 from cluster.network.interface import Interface
 from cluster.repository import resolve_model
 from cluster.step_stream.buffer import TokenBuffer
-from kvtransfer import verify
+from kvtransfer import forgetting, verify
+from kvtransfer.handoff import PulledBlocks
 from kvtransfer.lease_terms import LeaseEnd, LeaseId
 from kvtransfer.tiers.connector_arguments import kv_transfer_arguments
 from kvtransfer.tiers.shared_memory import named_while_starting
 from kvtransfer.transport.topology import Device
 
 logger = logging.getLogger("baton.engine")
-
-FORGET_ATTEMPTS = 20
-"""How often emptying the prefix cache is tried, FORGET_RETRY_S apart. Fewer replaces a busy worker that could have
-emptied its cache; more lets a worker with a wrong cache go on for longer.
-"""
-FORGET_RETRY_S = 0.25
-"""Seconds between two attempts to empty the prefix cache. Shorter disturbs the engine, which is busy; longer leaves a
-wrong cache in use for longer.
-"""
 
 
 class Engine:
@@ -156,18 +146,14 @@ class Engine:
     async def hand_back_running(self) -> None:
         await self._runner.fail_all(WorkerUnreachable(f"worker {self._worker} leaves", self._worker))
 
+    async def forget(self, blocks: PulledBlocks) -> None:
+        """Raises ServingError if it is not known which blocks these are."""
+        if not await self._runner.call_core(forgetting.FORGET, blocks.lender, blocks.lease):
+            raise ServingError(f"worker {self._worker} does not know which blocks came from {blocks.lender}")
+
     async def forget_prefixes(self) -> None:
-        """Raises ServingError if pulls never pause: the cache cannot be emptied while blocks are pulled into it."""
-        for _ in range(FORGET_ATTEMPTS):
-            try:
-                await self._llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
-                return
-            except EngineDeadError as error:
-                raise self._runner.translated(error) from error
-            except Exception as error:  # vLLM's RuntimeError leaves the engine's process as a bare Exception
-                logger.info("the prefix cache cannot be emptied yet: %s", error)
-                await asyncio.sleep(FORGET_RETRY_S)
-        raise ServingError(f"worker {self._worker} could not empty its prefix cache")
+        """Raises ServingError."""
+        await self._runner.call_core(forgetting.FORGET, None, None)
 
     async def drained(self) -> None:
         await self._tap.idle()

@@ -40,6 +40,7 @@ from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_core.token_pipe import TOKEN_PIPE, TokenPipe
 from cluster.engine_scheduler.piping_scheduler import PipingScheduler
 from cluster.engine_scheduler.prompt_budget import Decodes, PromptBudget
+from kvtransfer.forgetting import Caches, OriginLog
 from router.prediction.hardware import prior
 from router.prediction.step_pacer import Wanted
 from router.prediction.step_room import StepRoom
@@ -63,6 +64,8 @@ def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
     for connector in getattr(scheduler.connector, "_connectors", [scheduler.connector]):  # MultiConnector's
         if isinstance(sampler := getattr(connector, "steps", None), StepSampler):
             sampler.tell(budget.observe)
+        if isinstance(log := getattr(connector, "origin_log", None), OriginLog):
+            log.caches = Caches(scheduler)
     return scheduler
 
 

@@ -1,7 +1,7 @@
 """KV blocks that a worker's caches have gained and lost, as the worker reports them to the Scheduler."""
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -17,7 +17,7 @@ class KvTier(StrEnum):
     """Where a worker keeps KV blocks. The fastest tier is first.
 
     A new tier needs a line here, its arguments of vLLM in kvtransfer/tiers/, the name of its medium in
-    cluster/engine/kv_mirror.py, and its place and bits in router/prefixes/index.py and block_table.py.
+    cluster/engine/kv_mirror.py, and its place and bits in router/prefixes/index.py and holder.py.
     """
 
     GPU = "gpu"
@@ -35,7 +35,7 @@ class KvChange(msgspec.Struct, frozen=True, array_like=True):
 
     tier: KvTier
     is_stored: bool
-    block_hashes: list[bytes] | None
+    block_hashes: list[Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]] | None
 
 
 class KvEvents(msgspec.Struct, frozen=True, array_like=True):
@@ -49,3 +49,5 @@ class KvEvents(msgspec.Struct, frozen=True, array_like=True):
     is_exact: bool
     """False if the worker itself has missed changes of its engine and cannot know them."""
     changes: list[KvChange]
+    has_more: bool = False
+    """Whether the message is a part of a snapshot that goes on in the next message."""

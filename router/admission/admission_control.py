@@ -24,7 +24,7 @@ from router.placement.goodput import is_hopeless, least_prefill_s
 from router.placement.no_candidates import no_room_again, no_worker
 from router.placement.placement_input import PlacementInput
 from router.placement.placer import Arrivals, Placer
-from router.prefixes.block_table import Hit
+from router.prefixes.narrowing import Hit
 from router.quarantine.quarantine import Quarantine, quarantined
 
 CONTENDED_S: Final = 5.0
@@ -195,6 +195,8 @@ class AdmissionControl:
         request = waiting.request
         if self._admits_all or waiting.is_replaced or request.num_engines_lost or request.path is not None:
             return None
+        if self._workers.suspects.of(waiting.ingress, now):
+            return None  # its ingress has fewer workers than others
         usual_output, age_s = self._placer.usual_output(request), waiting.age_s + now - waiting.since
         is_late = waiting.is_queued and now >= waiting.gives_up_at
         return Need(request, list(hits.values()), usual_output, age_s, is_late=is_late)

@@ -51,6 +51,7 @@ HOMES = {
         "cluster/engine_core/grammar_*.py",
         "cluster/engine_scheduler/*_scheduler.py",
         "kvtransfer/connector.py",
+        "kvtransfer/forgetting.py",
         "kvtransfer/side_channel.py",
         "kvtransfer/tiers/*",
         "api/frontend/*",

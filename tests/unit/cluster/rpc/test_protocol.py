@@ -10,7 +10,7 @@ from cluster.errors import ErrorMessage, WorkerBusy
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
 from cluster.messages.ids import IngressId, Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
-from cluster.messages.placement import Placement, Prediction, Rejection, Slo
+from cluster.messages.placement import HandoffTerms, Placement, Prediction, Rejection, Slo
 from cluster.messages.reports import (
     DeltaReply,
     EngineShape,
@@ -25,8 +25,9 @@ from cluster.messages.scheduler_events import (
     EngineLostWith,
     Events,
     FirstToken,
+    HandoffChecked,
+    HandoffVerdict,
     OpenRequests,
-    PairSuspected,
     PrefillDone,
     RequestClosed,
     SchedulerEvent,
@@ -38,7 +39,7 @@ from cluster.messages.views import ClusterView, QueuedRequest, RosterChange, Ros
 from cluster.rpc import protocol
 from cluster.rpc.connection import Method
 from cluster.rpc.protocol import LeaseClaim, Redeem, Start, StreamFailed
-from kvtransfer.handoff import PrefillResult
+from kvtransfer.handoff import PrefillResult, PulledBlocks
 from kvtransfer.lease_terms import LeaseId, Promise, Refusal
 from tests.unit.factories import (
     a_decode_view,
@@ -64,6 +65,7 @@ PLACEMENT = Placement(
     slo=Slo(1.0, 0.05),
     predicted=PREDICTION,
     considered=(PREDICTION,),
+    handoff=HandoffTerms(0.3, 1),
 )
 GENERATE = a_request(
     sampling_params=b"\x00\xff", num_sequences=2, reasoning_ended=False, reasoning_parser_kwargs={"a": [1]}
@@ -80,7 +82,7 @@ EVENTS: list[SchedulerEvent] = [
     FirstToken(request_id=R),
     RequestClosed(request_id=R, digest=b"\xff", num_output_tokens=3, num_engines_lost=1, ttft_s=0.1, tpot_s=0.01),
     WorkerLost(worker=D0),
-    PairSuspected(prefill=P0, decode=D0),
+    HandoffChecked(prefill=P0, decode=D0, verdict=HandoffVerdict.UNCLEAR, distance=float("inf"), num_strikes=1),
     EngineLostWith(digest=b"\xff", worker=D0, num_engines_lost=2, age_s=1.5),
 ]
 DELTAS = [
@@ -115,7 +117,7 @@ ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
     protocol.ANSWER: [None],
     protocol.START: [Start(1, GENERATE, a_handoff()), Start(2, GENERATE, None)],
     protocol.STOP: [1],
-    protocol.FORGET: [None],
+    protocol.FORGET: [None, PulledBlocks(P0), PulledBlocks(P0, LeaseId("lease"))],
     protocol.STEP: [list(enumerate(DELTAS))],
     protocol.STREAM_FAILED: [StreamFailed(1, ErrorMessage.of(WorkerBusy("full", "d0")))],
 }

@@ -205,6 +205,17 @@ def test_request_is_refused_without_a_price_where_one_like_it_just_was() -> None
     assert max(told) > min(told), "all of them would come back at once"
 
 
+def test_ingress_that_does_not_reach_all_workers_has_no_others_refused() -> None:
+    admission = Admission()
+    full(admission)
+    admission.workers.add(a_report("d1"), 0.0)
+    admission.workers.suspect(INGRESSES[0], WorkerId("d1"), 0.0)
+    assert isinstance(admission.control.place(ask("one", 1000), 0.0, INGRESSES[0]), Rejection)
+    before = admission.num_priced
+    assert isinstance(admission.control.place(ask("two", 1000), 0.0, INGRESSES[1]), Rejection)
+    assert admission.num_priced == before + 1
+
+
 def test_request_that_needs_less_is_priced_where_the_queue_is_full() -> None:
     admission = Admission()
     full(admission)
