@@ -98,8 +98,8 @@ class RouterState:
             case RequestClosed():
                 self._on_closed(event, now)
             case HandoffChecked():
-                known = self._workers.by_id
-                self.trust.checked(event, known.get(event.prefill), known.get(event.decode), now)
+                prefill, decode = self._workers.report_of(event.prefill), self._workers.report_of(event.decode)
+                self.trust.checked(event, prefill, decode, now)
             case EngineLostWith():
                 self._quarantine.lost(event.digest, event.worker, event.num_engines_lost, now - event.age_s)
             case _:
@@ -159,8 +159,8 @@ class RouterState:
 
     def address_of(self, worker: WorkerId) -> Address | None:
         """The address on which a worker listens. None if the worker is not known."""
-        known = self._workers.by_id.get(worker)
-        return known.report.address if known else None
+        report = self._workers.report_of(worker)
+        return report.address if report else None
 
     def queued(self, now: float) -> list[QueuedRequest]:
         """The first requests of the queue, in the order of service."""

@@ -15,6 +15,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 from vllm.sampling_params import SamplingParams
 from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.version import __version__ as vllm_version
 
 from cluster.config.pools import DEFAULT_BLOCK_SIZE, PoolConfig
@@ -22,6 +23,7 @@ from cluster.engine.block_hashes import use_fixed_seed
 from cluster.engine.environment import environment_of, reserve_port, transport_of
 from cluster.engine.generations import EngineGenerations
 from cluster.engine.kv_event_feed import KvEventSockets
+from cluster.engine.piped_tokens import TokenPipeSocket
 from cluster.engine.port import EngineHooks
 from cluster.engine.prefills import EnginePrefills
 from cluster.engine.probe_prompts import EngineProbes
@@ -56,6 +58,7 @@ class Engine:
     def __init__(self, pool: Pool, config: PoolConfig, *, worker: WorkerId, rank: int, interface: Interface) -> None:
         self._worker = worker
         self._hooks: EngineHooks | None = None
+        self._has_lost_pipe = False
         self.transport = transport_of(config, _device(), interface)
         self._side_channel = reserve_port(interface.host)
         address = self._side_channel.getsockname()
@@ -64,9 +67,10 @@ class Engine:
         engine_id = str(uuid.uuid4())
         kind = kind_of(pool, config.engine, *_names(config))
         self.kv_events = KvEventSockets()
+        self._pipe = TokenPipeSocket()
         self._steps = EngineSteps(self._on_ended_leases)
         with named_while_starting(engine_id):
-            arguments = _arguments(pool, config, engine_id, kind, self.kv_events)
+            arguments = _arguments(pool, config, engine_id, kind, self.kv_events, self._pipe)
             resolved = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
             _require(resolved, config)
             self._llm = TokenEngine.from_vllm_config(
@@ -101,6 +105,7 @@ class Engine:
                 translated=self._runner.translated_while_running,
             )
         )
+        self._pipe.read(self._tap.take_piped, self._on_lost_pipe)
 
     async def warm_up(self) -> None:
         """Ask the engine for the format of its KV blocks, and have vLLM compile what it otherwise compiles with the
@@ -128,7 +133,9 @@ class Engine:
         return self._steps.take_samples()
 
     async def check_health(self) -> None:
-        """Raise EngineDeadError when the engine core is gone. The worker cannot recover from it."""
+        """Raise EngineDeadError when the engine core or its tokens are gone. The worker cannot recover from it."""
+        if self._has_lost_pipe:
+            raise EngineDeadError
         await self._llm.check_health()
 
     async def answer(self) -> None:
@@ -156,18 +163,25 @@ class Engine:
         self._llm.shutdown()
         self.kv_events.close()
 
+    def _on_lost_pipe(self) -> None:
+        self._has_lost_pipe = True
+        self._tap.propagate_error(EngineDeadError())
+
     def _on_ended_leases(self, ended: list[tuple[LeaseId, LeaseEnd]]) -> None:
         if self._hooks is not None:
             self._hooks.on_ended_leases(ended)
 
 
-def _arguments(pool: Pool, config: PoolConfig, engine_id: str, kind: str, kv_events: KvEventSockets) -> AsyncEngineArgs:
+def _arguments(
+    pool: Pool, config: PoolConfig, engine_id: str, kind: str, kv_events: KvEventSockets, pipe: TokenPipeSocket
+) -> AsyncEngineArgs:
+    transfer = kv_transfer_arguments(pool, config, _device(), engine_id, kind, pipe.path)
     return AsyncEngineArgs(
         **{
             **config.engine,
             "model": resolve_model(config.engine["model"]),
             "disable_log_stats": False,
-            "kv_transfer_config": KVTransferConfig(**kv_transfer_arguments(pool, config, _device(), engine_id, kind)),
+            "kv_transfer_config": KVTransferConfig(**transfer),
             "kv_events_config": KVEventsConfig(**kv_events.arguments),
             "worker_extension_cls": "kvtransfer.connector.LeaseCalls",
             "scheduler_cls": "cluster.engine_scheduler.deadline_scheduler.deadline_scheduler",

@@ -26,8 +26,12 @@ from cluster.messages.kv_events import KvEvents
 logger = logging.getLogger("baton.kv_events")
 
 INTERVAL_S = 0.03
-"""Seconds between two looks at the engine's events. Longer makes the Scheduler's picture of the caches older; shorter
-sends more messages.
+"""Seconds between two looks at the engine's events, after a look that found some. Longer makes the Scheduler's picture
+of the caches older; shorter sends more messages.
+"""
+IDLE_INTERVAL_S = 0.24
+"""Most seconds between two looks: the time doubles after each look that finds nothing. Longer tells the Scheduler later
+of the first change after a pause; shorter wakes an idle worker more often.
 """
 REPLAY_TIMEOUT_S = 5.0
 """Seconds to wait for a replay, which the engine looks for ten times a second. Longer keeps later batches waiting for a
@@ -124,15 +128,18 @@ class KvEventFeed:
         self._subscribed_at = asyncio.get_running_loop().time() + SUBSCRIBED_WITHIN_S
         # For all that was published before the connection. The end of the replay proves that the connection is made
         self._ask_for_replay(0, None)
+        interval_s = INTERVAL_S
         while True:
             self.read()
-            if not self._is_held and (messages := self.mirror.take()):
+            messages = [] if self._is_held else self.mirror.take()
+            interval_s = pause_s(interval_s, has_found=bool(messages))
+            if messages:
                 try:
                     await self._send(messages)
                 except ServingError as error:
                     logger.info("KV events did not reach the Scheduler: %s", error)
                     self._hold()
-            await asyncio.sleep(INTERVAL_S)
+            await asyncio.sleep(interval_s)
 
     def send_snapshot(self) -> None:
         """The Scheduler asks for a snapshot."""
@@ -199,3 +206,8 @@ class KvEventFeed:
             except msgspec.MsgspecError as error:
                 logger.warning("KV events of worker %s cannot be read: %s", self._worker, error)
                 self.mirror.lose()
+
+
+def pause_s(last_s: float, *, has_found: bool) -> float:
+    """Seconds until the next look. `last_s`: before this one, which has found something or not."""
+    return INTERVAL_S if has_found else min(2 * last_s, IDLE_INTERVAL_S)

@@ -143,6 +143,11 @@ class LiveWorkers:
         self._forget_the_silent(now)
         return state
 
+    def report_of(self, worker: WorkerId) -> WorkerReport | None:
+        """The latest report of a worker. None if the worker is not known."""
+        state = self.by_id.get(worker)
+        return state.report if state is not None else None
+
     def suspect(self, ingress: IngressId | None, worker: WorkerId, now: float) -> None:
         """An ingress could not reach the worker."""
         if worker in self.by_id and self.suspects.suspect(ingress, worker, now):

@@ -34,7 +34,7 @@ def commit(placement_input: PlacementInput, choice: Choice, workers: LiveWorkers
 
 def _placement_of(placement_input: PlacementInput, choice: Choice, trust: HandoffTrust) -> Placement:
     prefilling = choice.prefill or choice.decode
-    handoff = trust.terms(choice.prefill, choice.decode) if choice.prefill and choice.decode else None
+    handoff = trust.terms(choice.prefill.report, choice.decode.report) if choice.prefill and choice.decode else None
     is_held = choice.prediction is not None and choice.prediction.holds_first
     return Placement(
         path=choice.path,

@@ -5,9 +5,9 @@ were found wrong. All ingresses tell it, so all learn together.
 from typing import final
 
 from cluster.messages.placement import HandoffTerms
+from cluster.messages.reports import WorkerReport
 from cluster.messages.scheduler_events import HandoffChecked
 from kvtransfer.tolerance import LearnedTolerance
-from router.load.worker_state import WorkerState
 from router.trust.suspected_pairs import SuspectedPairs
 
 Kinds = tuple[str, str]
@@ -23,14 +23,14 @@ class HandoffTrust:
         self._tolerances: dict[Kinds, LearnedTolerance] = {}
 
     def checked(
-        self, event: HandoffChecked, prefill: WorkerState | None, decode: WorkerState | None, now: float
+        self, event: HandoffChecked, prefill: WorkerReport | None, decode: WorkerReport | None, now: float
     ) -> None:
-        """A handoff was verified. `prefill` and `decode`: the workers, as far as they are known."""
+        """A handoff was verified. `prefill` and `decode`: reports of the workers, as far as they are known."""
         self.pairs.checked(event, now)
         if prefill is not None and decode is not None and not event.verdict.is_strike:
             self._of(prefill, decode).observe(event.distance)
 
-    def terms(self, prefill: WorkerState, decode: WorkerState) -> HandoffTerms:
+    def terms(self, prefill: WorkerReport, decode: WorkerReport) -> HandoffTerms:
         """How a handoff of these workers is judged now."""
         num_strikes = self.pairs.num_strikes((prefill.worker, decode.worker))
         return HandoffTerms(self._of(prefill, decode).value, num_strikes)
@@ -39,8 +39,8 @@ class HandoffTrust:
         """The learned tolerances in nats, for metrics."""
         return {kinds: tolerance.value for kinds, tolerance in self._tolerances.items()}
 
-    def _of(self, prefill: WorkerState, decode: WorkerState) -> LearnedTolerance:
-        shapes = prefill.report.shape, decode.report.shape
+    def _of(self, prefill: WorkerReport, decode: WorkerReport) -> LearnedTolerance:
+        shapes = prefill.shape, decode.shape
         kinds = shapes[0].kind, shapes[1].kind
         tolerance = self._tolerances.get(kinds)
         if tolerance is None:

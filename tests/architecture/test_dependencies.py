@@ -49,7 +49,7 @@ HOMES = {
         "cluster/engine/*",
         "cluster/engine_checks/arguments.py",
         "cluster/engine_core/grammar_*.py",
-        "cluster/engine_scheduler/deadline_scheduler.py",
+        "cluster/engine_scheduler/*_scheduler.py",
         "kvtransfer/connector.py",
         "kvtransfer/forgetting.py",
         "kvtransfer/side_channel.py",

@@ -68,6 +68,7 @@ class Engine:
 @pytest.fixture
 async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Engine]]:
     monkeypatch.setattr(kv_events, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(kv_events, "IDLE_INTERVAL_S", 0.004)
     engines: list[Engine] = []
     tasks: list[asyncio.Task[None]] = []
 
@@ -102,6 +103,13 @@ def lose(engine: Engine, monkeypatch: pytest.MonkeyPatch, *lost: int) -> None:
         return found
 
     monkeypatch.setattr(engine.sockets, "event", heard)
+
+
+def test_engine_that_changes_nothing_is_looked_at_rarely_until_it_does() -> None:
+    pauses = [kv_events.INTERVAL_S]
+    for found in (False, False, False, False, True):
+        pauses.append(kv_events.pause_s(pauses[-1], has_found=found))
+    assert pauses == pytest.approx([0.03, 0.06, 0.12, 0.24, 0.24, 0.03])
 
 
 async def test_what_the_engine_says_reaches_the_index(start: Callable[..., Engine]) -> None:

@@ -10,6 +10,7 @@ from cluster.errors import ErrorMessage, WorkerBusy
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
 from cluster.messages.ids import IngressId, Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
+from cluster.messages.kv_format import KvFormat
 from cluster.messages.placement import HandoffTerms, Placement, Prediction, Rejection, Slo
 from cluster.messages.reports import (
     DeltaReply,
@@ -28,6 +29,7 @@ from cluster.messages.scheduler_events import (
     HandoffChecked,
     HandoffVerdict,
     OpenRequests,
+    Pause,
     PrefillDone,
     RequestClosed,
     SchedulerEvent,
@@ -71,8 +73,14 @@ GENERATE = a_request(
     sampling_params=b"\x00\xff", num_sequences=2, reasoning_ended=False, reasoning_parser_kwargs={"a": [1]}
 )
 TRANSPORT = WorkerTransport(transports=(Transport.TCP,), settings=(EngineVariable("UCX_TLS", None, "free"),))
+SHAPE = EngineShape(kind="a", kv_capacity_tokens=64, kv_format=KvFormat(digest="d", settings=(("dtype", "bfloat16"),)))
 STANDING = StandingReport(
-    Pool.DECODE, an_address("d0"), 8, EngineShape(kind="a", kv_capacity_tokens=64), TRANSPORT, links("p0")
+    Pool.DECODE,
+    an_address("d0"),
+    8,
+    SHAPE,
+    TRANSPORT,
+    links("p0"),
 )
 LOAD = WorkerLoad(num_running=1, num_waiting=2, kv_cache_usage=0.5, num_open=3)
 STEPS, TRANSFERS = [StepSample(1, 2, 3, 4, 0.5)], [TransferSample(P0, 40, 0.01)]
@@ -96,6 +104,7 @@ ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
     protocol.OPEN_REQUESTS: [OpenRequests(IngressId("i"), 2, [R])],
     protocol.EVENTS: [Events(7, EVENTS)],
     protocol.HEARD: [7],
+    protocol.PAUSE: [Pause(R, 2)],
     protocol.LEAVING: [WorkerLeft(worker=D0, engine_silent_s=2.5)],
     protocol.REPORT: [
         ReportDelta(D0, 1, STANDING, LOAD, STEPS, TRANSFERS, 7, [R], P0),
