@@ -59,6 +59,7 @@ def run(kind: str, changes: dict[str, Any], lengths: list[int], target: Path) ->
         ("some_sliding_windows", {}),
         ("latent_attention", {"engine": {"block_size": 16}}),
         ("dense", {"engine": SEVERAL_RANKS, "decode": {"tensor_parallel_size": 2}}),
+        ("dense", {"engine": SEVERAL_RANKS, "prefill": {"tensor_parallel_size": 2}}),
     ],
     ids=[
         "dense",
@@ -68,6 +69,7 @@ def run(kind: str, changes: dict[str, Any], lengths: list[int], target: Path) ->
         "some sliding windows",
         "latent attention",
         "two ranks in the decode pool",
+        "two ranks in the prefill pool",
     ],
 )
 def test_answer_is_the_same_with_kv_blocks_of_the_other_pool(
