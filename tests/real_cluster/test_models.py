@@ -35,7 +35,7 @@ def run(kind: str, changes: dict[str, Any], lengths: list[int], target: Path) ->
         "tests.real_cluster.models.handed_over",
         kind,
         json.dumps(changes),
-        json.dumps(LENGTHS),
+        json.dumps(lengths),
         str(target),
     ]
     environment = os.environ | {
