@@ -6,9 +6,8 @@ A Scheduler process (bench/scheduler/server.py) has one connection to each worke
 from each prefill worker, and one to each ingress. Each worker reports four times a second with samples of its steps.
 The first figure is the CPU time that the reports take without requests, and the second one beside open requests. Then
 requests come and end at a rate. The latency of a placement is that at the ingress. It includes the time of this
-process, which plays all workers and ingresses. At last, three times as many long prompts as may wait are asked for at a
-time, each again as soon as it is answered, so that the queue is full and most are refused. CPU times are those of the
-Scheduler process alone.
+process, which plays all workers and ingresses. At last, three times as many long prompts are asked for as the workers
+compute, so that two of three are refused. CPU times are those of the Scheduler process alone.
 """
 
 import argparse
@@ -41,14 +40,15 @@ from cluster.repository import REPO_ROOT
 from cluster.rpc.connection import Connection
 from cluster.rpc.protocol import EVENTS, HEARD, OPEN_REQUESTS
 from cluster.scheduler_registry import SchedulerRecord
-from router.admission.waiting_queue import MAX_QUEUE
 
 INGRESSES = 16
 PROMPT_TOKENS = 512
-LONG_PROMPT_TOKENS = 16_000
-"""Tokens of the prompts that overload the workers."""
-FILLED_S = 5.0
-"""Time after which the queue is full of them, in seconds."""
+LONG_PROMPT_TOKENS = 8_000
+"""Tokens of the prompts that overload the workers. One takes a worker some 0.8 s, by the samples of its steps."""
+ASKED_PER_S = 3.6
+"""Such prompts that are asked for per second and worker: three times as many as a worker computes."""
+FILLED_S = 6.0
+"""Time after which the first of them reach their deadlines in the queue, in seconds."""
 SAMPLED_S = 10.0
 """Time over which CPU is measured, in seconds. Longer makes the figures steadier and takes longer."""
 
@@ -167,7 +167,8 @@ async def measure(num_workers: int, num_open: int, rate: float) -> Figures:
     async def find() -> SchedulerRecord:
         return SchedulerRecord(epoch=1, address=address, node="here")
 
-    async def cpus() -> float:
+    async def cpus(after_s: float = 0.0) -> float:
+        await asyncio.sleep(after_s)
         before, began = sum(process.cpu_times()[:2]), perf_counter()
         await asyncio.sleep(SAMPLED_S)
         return (sum(process.cpu_times()[:2]) - before) / (perf_counter() - began)
@@ -187,9 +188,9 @@ async def measure(num_workers: int, num_open: int, rate: float) -> Figures:
         placing = asyncio.create_task(cpus())
         num_placed = await turn_over(ingresses, opened, rate, placing)
         percentiles = quantiles(latencies, n=100)
-        await overload(ingresses, asyncio.create_task(asyncio.sleep(FILLED_S)))
-        refusing = asyncio.create_task(cpus())
-        num_refused, num_placed_beside = await overload(ingresses, refusing)
+        asked_per_s = ASKED_PER_S * num_workers
+        refusing = asyncio.create_task(cpus(after_s=FILLED_S))
+        num_refused, num_placed_beside = await overload(ingresses, asked_per_s, refusing)
         return Figures(
             idle,
             busy,
@@ -255,24 +256,29 @@ async def turn_over(ingresses: list[Ingress], opened: Opened, rate: float, until
     return num_placed
 
 
-async def overload(ingresses: list[Ingress], until: "asyncio.Task[Any]") -> tuple[int, int]:
-    """Ask for more than the workers bear, as fast as the Scheduler answers. Returns how many were refused and placed.
-    Their prompts are computed as fast as the Scheduler expects.
+async def overload(ingresses: list[Ingress], rate: float, until: "asyncio.Task[Any]") -> tuple[int, int]:
+    """Ask for long prompts at a rate. Returns how many were refused and placed from FILLED_S on. Workers compute the
+    prompts as fast as the Scheduler expects.
     """
     answered: Counter[bool] = Counter()
-    numbers = itertools.count(secrets.randbits(60))
+    pending: set[asyncio.Task[None]] = set()
+    began, numbers = perf_counter(), itertools.count(secrets.randbits(60))
 
-    async def client(ingress: Ingress) -> None:
-        while not until.done():
-            answer = await ingress.place(next(numbers), LONG_PROMPT_TOKENS)
-            if not until.done():
-                answered[answer is not None] += 1
+    async def one(number: int) -> None:
+        answer = await ingresses[number % len(ingresses)].place(number, LONG_PROMPT_TOKENS)
+        if perf_counter() - began >= FILLED_S and not until.done():
+            answered[answer is not None] += 1
 
-    tasks = [asyncio.create_task(client(ingresses[n % len(ingresses)])) for n in range(3 * MAX_QUEUE)]
-    await until
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    num_asked = 0
+    while not until.done():
+        due = int((perf_counter() - began) * rate)
+        for _ in range(due - num_asked):
+            task = asyncio.create_task(one(next(numbers)))
+            pending.add(task)
+            task.add_done_callback(pending.discard)
+        num_asked = due
+        await asyncio.sleep(0.002)
+    await asyncio.gather(*pending)
     return answered[False], answered[True]
 
 
