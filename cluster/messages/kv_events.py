@@ -11,6 +11,8 @@ KEY_BYTES: Final = 8
 """Length of the key of a KV block: the last bytes of vLLM's hash of the block, which vLLM's own KV events carry. Longer
 keys cost memory per indexed block; shorter ones have different blocks share a key.
 """
+BlockKey = Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+"""The key of a KV block. A message with another one is not read."""
 
 
 class KvTier(StrEnum):
@@ -35,7 +37,7 @@ class KvChange(msgspec.Struct, frozen=True, array_like=True):
 
     tier: KvTier
     is_stored: bool
-    block_hashes: list[Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]] | None
+    block_hashes: list[BlockKey] | None
 
 
 class KvEvents(msgspec.Struct, frozen=True, array_like=True):

@@ -3,6 +3,7 @@
 import msgspec
 
 from cluster.messages.ids import Path, RequestId, SloClass, WorkerId
+from cluster.messages.kv_events import BlockKey
 
 
 class Slo(msgspec.Struct, frozen=True, array_like=True):
@@ -19,7 +20,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: RequestId
     num_prompt_tokens: int
-    block_hashes: list[bytes] = []
+    block_hashes: list[BlockKey] = []
     """Hashes of the prompt's full KV blocks, chained from its start, as the engines compute them."""
     has_early_token: bool = False
     """Whether the client gets the first token from the prefill worker on path P->D."""

@@ -59,7 +59,7 @@ class Entries:
         shards, shard_mask, current = self._shards, self.num_shards - 1, self.generations.current
         old = new = num_new = num_changed = 0
         for key in hashes:
-            shard = shards[(key[7] | key[6] << 8) & shard_mask]
+            shard = shards[(key[-1] | key[-2] << 8) & shard_mask]
             if fresh:
                 num_known = len(shard)
                 entry = shard.setdefault(key, fresh)
@@ -87,7 +87,7 @@ class Entries:
         shards, shard_mask = self._shards, self.num_shards - 1
         old = rest = 0
         for key in hashes:
-            shard = shards[(key[7] | key[6] << 8) & shard_mask]
+            shard = shards[(key[-1] | key[-2] << 8) & shard_mask]
             entry = shard.get(key, 0)
             if entry != old:
                 old, rest = entry, self._without(entry, places)
@@ -118,7 +118,7 @@ class Entries:
             return is_old
         while end < num_blocks:
             key = hashes[end]
-            entry, last = shards[(key[7] | key[6] << 8) & shard_mask].get(key, 0), end
+            entry, last = shards[(key[-1] | key[-2] << 8) & shard_mask].get(key, 0), end
             generation = entry & GENERATION
             if not entry or generation < oldest:
                 return is_old
@@ -127,7 +127,7 @@ class Entries:
                 is_same = False
                 if last + stride < num_blocks:
                     key = hashes[last + stride]
-                    is_same = shards[(key[7] | key[6] << 8) & shard_mask].get(key, 0) == entry
+                    is_same = shards[(key[-1] | key[-2] << 8) & shard_mask].get(key, 0) == entry
                 if is_same:
                     last += stride
                 grows &= is_same
@@ -203,7 +203,7 @@ class Entries:
         found: list[tuple[int, int]] = []
         last, end = -1, 0
         for key in hashes:
-            entry = shards[(key[7] | key[6] << 8) & shard_mask].get(key, 0)
+            entry = shards[(key[-1] | key[-2] << 8) & shard_mask].get(key, 0)
             if entry != last:
                 if end:
                     found.append((last, end))

@@ -92,7 +92,7 @@ DELTAS = [
 ]
 
 ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
-    protocol.PLACE: [a_placement_request(excluded=ids("p0 d0"), path=Path.PREFILL_DECODE, block_hashes=[b"\xff"])],
+    protocol.PLACE: [a_placement_request(excluded=ids("p0 d0"), path=Path.PREFILL_DECODE, block_hashes=[b"\xff" * 8])],
     protocol.OPEN_REQUESTS: [OpenRequests(IngressId("i"), 2, [R])],
     protocol.EVENTS: [Events(7, EVENTS)],
     protocol.HEARD: [7],
