@@ -19,26 +19,21 @@ BFLOAT16 = BFloat16()
 
 def a_config(
     *,
-    use_mla: bool = False,
     cache_dtype: str = "auto",
     num_gpu_blocks: int | None = 100,
-    is_hybrid: bool = False,
     lookahead: int = 0,
     is_chunked: bool = True,
     num_ranks: int = 1,
-    is_moe: bool = False,
     draft: Any = None,
+    **of_model: bool,
 ) -> SimpleNamespace:
-    """Llama-3.1-8B."""
+    """Llama-3.1-8B, but for what `of_model` says of its model."""
     return SimpleNamespace(
         num_prefill_lookahead_tokens=lookahead,
         model_config=SimpleNamespace(
             model="org/model",
             dtype=BFLOAT16,
-            use_mla=use_mla,
-            is_hybrid=is_hybrid,
-            is_attention_free=False,
-            is_moe=is_moe,
+            **({"use_mla": False, "is_hybrid": False, "is_attention_free": False, "is_moe": False} | of_model),
             get_total_num_hidden_layers=lambda: 32,
             get_total_num_kv_heads=lambda: 8,
             get_head_size=lambda: 128,
