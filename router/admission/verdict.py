@@ -8,7 +8,7 @@
 - A request that was admitted before, and whose worker failed, is judged by the harm that it does and not by its own
   lateness: its client has an open stream, or was promised one. So the requests of a worker that dies wait for room,
   ahead of new requests of their class, and do not fill the other workers at once. A paused request is judged as a new
-  one, so that it does not take back what it has just left, and waits while no engine has memory for it.
+  one, so that it does not take back what it has just left.
 
 The prediction is for the moment at which the request would decode, not for the load of now. Judged by the load of now,
 requests are admitted while decode workers are idle and refused when these requests reach decoding, so that prefill and
@@ -59,8 +59,6 @@ def judge(
     prediction = choice.prediction
     if prediction is None or placement_input.request.path is not None or _finds_idle(choice):
         return Verdict.ADMIT
-    if placement_input.request.is_paused and prediction.waits_s > placement_input.age_s:
-        return Verdict.WAIT  # it would wait for memory in an engine, ahead of those that it made room for
     if is_replaced and not placement_input.request.is_paused:
         return Verdict.ADMIT if harm(prediction) < REPLACED_HARM else Verdict.WAIT
     least = 0.0

@@ -181,9 +181,6 @@ def test_paused_request_stays_charged_until_its_ingress_asks_anew() -> None:
     assert comes_back(state, pause, NOW + 0.1) is None
     assert state.view(NOW).workers[0].num_placed == NUM_LONG
     ended(state, "r", NOW + 1.0)
-    assert state.decide(NOW + 1.2) == [], "memory of the highest class is no room for it"
-    for name in [f"d0.{number}" for number in range(NUM_LONG) if f"d0.{number}" != pause.request_id][:2]:
-        ended(state, name, NOW + 1.2)
     ((request_id, answer),) = state.decide(NOW + 1.5)
     assert request_id == pause.request_id
     assert isinstance(answer, Placement)
