@@ -1,34 +1,41 @@
-"""The prefix index: what a look-up, a prediction, an event and a departure cost, and the memory per indexed block.
+"""The prefix index: what a look-up, a prediction, an event, a snapshot and a departure cost, and the memory per block.
 
-Single-threaded, in this process, with the worst and the usual case of each: prompts that every worker holds, and
-prompts of which each worker holds another length.
+Single-threaded, in CPU time of this process, with the worst and the usual case of each: prompts that every worker
+holds, and prompts of which each worker holds another length. The memory is the growth of the process, over ten million
+blocks of a thousand workers: when they are stored, after as many changes as a quarter of them, and with a full index.
 """
 
 import argparse
+import gc
 import random
+import resource
 import time
-import tracemalloc
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from router.prefixes.index import PrefixIndex
 
-SIZES = ((64, 32), (100, 2048))
-"""Workers, and blocks of a prompt: 512 and 32k tokens."""
+SIZES = ((64, 32), (100, 2048), (1000, 128))
+"""Workers, and blocks of a prompt: 512, 32k and 2k tokens."""
+MESSAGE_BLOCKS = 1024
+"""Blocks of the largest message of a worker, which is the largest part of a snapshot."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=1 << 20, help="indexed beside the prompts (%(default)s)")
+    parser.add_argument("--memory", type=int, default=0, help="blocks whose memory is measured, e.g. 10000000")
     arguments = parser.parse_args()
     rng = random.Random(0)
     for num_workers, num_blocks in SIZES:
         print(f"{num_workers} workers, prompts of {num_blocks} blocks, {arguments.blocks} other blocks")
         look_ups(rng, num_workers, num_blocks, arguments.blocks)
     events(rng, arguments.blocks)
-    memory(rng, arguments.blocks)
+    if arguments.memory:
+        memory(rng, arguments.memory)
 
 
 def look_ups(rng: random.Random, num_workers: int, num_blocks: int, num_others: int) -> None:
@@ -60,8 +67,10 @@ def events(rng: random.Random, num_blocks: int) -> None:
     took = [timed(partial(sender.stored, index, worker, part)) for part in parts]
     print(f"events of 32 stored blocks: mean {1e6 * sum(took) / len(took):.1f} us, longest {1e3 * max(took):.1f} ms")
     held = hashes(rng, 100_000)
-    took_s = timed(lambda: sender.snapshot(index, other, held))
-    print(f"a snapshot of 100,000 blocks: {1e3 * took_s:.1f} ms")
+    took = [timed(partial(sender.snapshot, index, other, held[:MESSAGE_BLOCKS]))]
+    for at in range(MESSAGE_BLOCKS, len(held), MESSAGE_BLOCKS):
+        took.append(timed(partial(sender.stored, index, other, held[at : at + MESSAGE_BLOCKS])))
+    print(f"a snapshot of 100,000 blocks: {1e3 * sum(took):.1f} ms, its longest part {1e3 * max(took):.1f} ms")
     print(
         f"that worker forgotten: {1e6 * timed(lambda: index.forget(other)):.1f} us, and then per message of the sweep:"
     )
@@ -69,19 +78,47 @@ def events(rng: random.Random, num_blocks: int) -> None:
     print(f"  mean {1e6 * sum(took) / len(took):.1f} us, longest {1e3 * max(took):.1f} ms")
 
 
-def memory(rng: random.Random, num_blocks: int) -> None:
-    for num_holders in (1, 4):
-        parts = [rng.randbytes(8 * 32) for _ in range(num_blocks // 32)]
-        tracemalloc.start()
-        index, sender = PrefixIndex(), Sender()
-        for number, part in enumerate(parts):
-            for holder in range(num_holders):
-                worker = WorkerId(f"replica-{(number + holder) % 64}")
-                sender.stored(index, worker, [part[at : at + 8] for at in range(0, len(part), 8)])
-        size, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        print(f"memory per block with {num_holders} holder(s): {size / index.num_blocks:.0f} bytes, ", end="")
-        print(f"by its own count {index.memory_bytes / index.num_blocks:.0f}")
+def memory(rng: random.Random, num_blocks: int, num_workers: int = 1000) -> None:
+    """Blocks of snapshots, of which the first 16 of 512 belong to a prompt that 16 workers hold."""
+    index, sender = PrefixIndex(), Sender()
+    workers = [WorkerId(f"replica-{number}") for number in range(num_workers)]
+    shared = [hashes(rng, 16) for _ in range(num_workers)]
+    gc.collect()
+    before, took, began = resident_bytes(), list[float](), time.process_time()
+    while index.num_blocks < num_blocks:
+        for number, worker in enumerate(workers):
+            held = list[bytes]()
+            for turn in range(MESSAGE_BLOCKS // 512):
+                held += shared[(number + turn) % num_workers] + hashes(rng, 496)
+            took.append(timed(partial(sender.stored, index, worker, held)))
+            if index.num_blocks >= num_blocks:
+                break
+    report("stored", index, before, took)
+    took = []
+    for _ in range(num_blocks // 4 // MESSAGE_BLOCKS):
+        worker, fresh = rng.choice(workers), hashes(rng, MESSAGE_BLOCKS)
+        took.append(timed(partial(sender.stored, index, worker, fresh)))
+        took.append(timed(partial(sender.removed, index, worker, fresh)))
+    report("after changes", index, before, took)
+    took = []
+    for _ in range(num_blocks // MESSAGE_BLOCKS):
+        took.append(timed(partial(sender.stored, index, rng.choice(workers), hashes(rng, MESSAGE_BLOCKS))))
+    report("after as many new ones", index, before, took)
+    print(f"  in all {time.process_time() - began:.0f} s, those of this bench included")
+
+
+def report(what: str, index: PrefixIndex, before: int, took: list[float]) -> None:
+    grown = resident_bytes() - before
+    mean, worst = 1e3 * sum(took) / len(took), 1e3 * max(took)
+    print(
+        f"{what}: {index.num_blocks} blocks, {grown / 1e6:.0f} MB, {grown / index.num_blocks:.0f} bytes per block; ",
+        end="",
+    )
+    print(f"messages of {MESSAGE_BLOCKS} blocks: mean {mean:.2f} ms, longest {worst:.1f} ms")
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 class Sender:
@@ -96,9 +133,19 @@ class Sender:
     def stored(self, index: PrefixIndex, worker: WorkerId, block_hashes: list[bytes]) -> None:
         self._send(index, worker, block_hashes, worker not in self._numbers)
 
-    def _send(self, index: PrefixIndex, worker: WorkerId, block_hashes: list[bytes], is_snapshot: bool) -> None:
+    def removed(self, index: PrefixIndex, worker: WorkerId, block_hashes: list[bytes]) -> None:
+        self._send(index, worker, block_hashes, False, is_stored=False)
+
+    def _send(
+        self,
+        index: PrefixIndex,
+        worker: WorkerId,
+        block_hashes: list[bytes],
+        is_snapshot: bool,
+        is_stored: bool = True,
+    ) -> None:
         number = self._numbers[worker] = self._numbers.get(worker, 0) + 1
-        index.handle(KvEvents(worker, number, is_snapshot, True, [KvChange(KvTier.GPU, True, block_hashes)]), 0.0)
+        index.handle(KvEvents(worker, number, is_snapshot, True, [KvChange(KvTier.GPU, is_stored, block_hashes)]), 0.0)
 
 
 def hashes(rng: random.Random, num_blocks: int) -> list[bytes]:
@@ -111,9 +158,9 @@ def show(what: str, call: Callable[[], object], rounds: int = 500) -> None:
 
 
 def timed(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     call()
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 if __name__ == "__main__":

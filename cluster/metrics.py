@@ -107,7 +107,23 @@ HANDOFF = Histogram(
     ["part"],
     buckets=(0.0005, 0.001, 0.002, *_LATENCY_BUCKETS_S),
 )
-VERIFICATIONS = Counter("baton_verifications", "Verified handoffs, by result.", ["result"])
+VERIFICATIONS = Counter(
+    "baton_verifications",
+    "Verified handoffs, by result. Of those that are neither `agrees` nor `cleared`, each is a strike against the pair "
+    "of workers.",
+    ["result"],
+)
+CONVICTIONS = Counter(
+    "baton_handoff_convictions",
+    "Pairs of workers that hand nothing over for a while after the second strike, by the result of that check.",
+    ["result"],
+)
+TOLERANCE = Gauge(
+    "baton_handoff_tolerance_nats",
+    "Largest distance of two engines that counts as rounding in the verification of handoffs, as learned, by the kinds "
+    "of the prefill and the decode engine.",
+    ["prefill", "decode"],
+)
 WORKERS = Gauge("baton_workers", "Live workers, by pool.", ["pool"])
 LINKS = Gauge("baton_links", "Links: pairs of a prefill and a decode worker between which a handoff has worked.")
 PLACED = Gauge("baton_placed_requests", "Open requests that are charged to a worker, by worker.", ["pool", "worker"])

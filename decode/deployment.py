@@ -2,18 +2,13 @@
 pool.
 """
 
-import asyncio
-import logging
-
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.worker_client import PrefillClient, WorkerConnections
 from cluster.config.pools import PoolConfig
-from cluster.errors import ServingError
 from cluster.messages.ids import Pool, WorkerId
 from cluster.messages.reports import ReportReply
 from cluster.metrics import Scrape
-from cluster.rpc.connection import Connection, Service
-from cluster.rpc.protocol import FORGET
+from cluster.rpc.connection import Service
 from cluster.serve_context import (
     own_interface_of,
     own_worker_id,
@@ -27,8 +22,6 @@ from decode.kv_puller import KVPuller
 from decode.link_probe import LinkProbe
 from decode.proven_links import ProvenLinks
 
-logger = logging.getLogger("baton.decode")
-
 
 class DecodeWorker:
     async def __init__(self, config: PoolConfig, host: str | None) -> None:  # type: ignore[misc]  # Serve awaits it
@@ -41,8 +34,6 @@ class DecodeWorker:
         self._puller = KVPuller(engine.generations, prefill, worker, config.pull_timeout_s, self._suspect)
         self._links: ProvenLinks = ProvenLinks(LinkProbe(worker, engine.probes, self._puller, prefill))
         self._streams = StepStreams(self._puller, service)
-        service.on_post(FORGET, self._forget)
-        self._forgetting: asyncio.Task[None] | None = None
         self._worker = Worker(
             worker,
             Pool.DECODE,
@@ -53,6 +44,7 @@ class DecodeWorker:
             hooks=WorkerHooks(
                 on_step=self._streams.flush,
                 on_reply=self._on_reply,
+                on_convicted=self._suspect,
                 links=lambda: self._links.proved,
                 probing=lambda: self._links.probing,
                 take_transfers=self._puller.take_samples,
@@ -69,20 +61,6 @@ class DecodeWorker:
     async def __del__(self) -> None:
         if "_worker" in self.__dict__:  # absent if the engine did not start
             await self._worker.leave(self._streams.drained)
-
-    def _forget(self, _: Connection, __: None) -> None:
-        if self._forgetting is None or self._forgetting.done():
-            self._forgetting = asyncio.create_task(self._forget_prefixes())
-
-    async def _forget_prefixes(self) -> None:
-        self._puller.is_paused = True  # the cache cannot be emptied while blocks are pulled into it
-        try:
-            await self._worker.forget_prefixes()
-        except ServingError as error:
-            self._worker.fail(str(error))
-        else:
-            logger.warning("the prefix cache was emptied: a handoff was wrong")
-            self._puller.is_paused = False
 
     def _suspect(self, prefill: WorkerId) -> None:
         self._links.suspect(prefill)

@@ -78,8 +78,6 @@ class KVPuller:
         self._pulls: dict[RequestId, _Pull] = {}
         self._watching: asyncio.Task[None] | None = None
         self._samples: deque[TransferSample] = deque(maxlen=MAX_SAMPLES)
-        self.is_paused = False
-        """While True, no pull starts: prompts are computed here."""
 
     def take_samples(self) -> list[TransferSample]:
         """Samples of the pulls since the last call, at most the latest MAX_SAMPLES."""
@@ -90,9 +88,7 @@ class KVPuller:
     async def start(self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink) -> None:
         """Raises ServingError."""
         deadline = None
-        if handoff is not None and self.is_paused:
-            self._lender.give_back(handoff, self._worker)
-        elif handoff is not None:
+        if handoff is not None:
             deadline = await self._redeem(request, handoff)
         if handoff is None or deadline is None:
             await self._engine.start(request, None, sink)

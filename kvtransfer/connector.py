@@ -1,6 +1,6 @@
 """The NIXL connector that the engines load (`kv_connector_module_path`), in every process of an engine.
 
-It is vLLM's own pull connector with six additions:
+It is vLLM's own pull connector with seven additions:
 1. On a prefill engine, leases can be ended at once and extended, and each end is reported (`ended_leases`).
 2. On a decode engine, a pull counts only until its deadline. Blocks that arrive later may already hold another prompt,
    so they are computed instead.
@@ -10,6 +10,7 @@ It is vLLM's own pull connector with six additions:
 5. Engines ask each other for NIXL metadata on connections that prove themselves (kvtransfer/side_channel.py).
 6. The connector of an engine's core installs the guard of what constraints of requests cost the engine
    (cluster/engine_core/grammar_guard.py).
+7. A decode engine knows what it has pulled from whom, and can forget it (kvtransfer/forgetting.py).
 
 Importing this module also fits the engine's process to a shared host. The process ends with the worker that owns it,
 and logs as the worker does. It is not pinned to the machine's last core. On the CPU, NIXL's progress thread sleeps
@@ -51,7 +52,8 @@ from cluster.network import strangers
 from cluster.network.open_files import allow_open_files
 from cluster.network.strangers import STRANGERS
 from cluster.observability.logging import set_up_logging
-from kvtransfer import side_channel
+from kvtransfer import forgetting, side_channel
+from kvtransfer.forgetting import OriginLog
 from kvtransfer.handoff import PULL_DEADLINE
 from kvtransfer.lease_terms import LeaseEnd, stats_key
 from kvtransfer.notifications import is_understood
@@ -84,6 +86,7 @@ class NixlConnector(NixlPullConnector):
             self.connector_scheduler = HandoffScheduler(vllm_config, self.engine_id, kv_cache_config)
             settings = vllm_config.kv_transfer_config.kv_connector_extra_config[GRAMMARS]
             install(GrammarBudget.of(msgspec.convert(settings, GrammarBudgetConfig)))
+            forgetting.install()
         else:
             self.connector_worker = LeasingWorker(vllm_config, self.engine_id, kv_cache_config)
 
@@ -92,6 +95,12 @@ class NixlConnector(NixlPullConnector):
         """The sampler of the engine's steps. None in processes that do not schedule."""
         scheduler = self.connector_scheduler
         return scheduler.steps if isinstance(scheduler, HandoffScheduler) else None
+
+    @property
+    def origin_log(self) -> OriginLog | None:
+        """Where the engine's blocks came from. None in processes that do not schedule."""
+        scheduler = self.connector_scheduler
+        return scheduler.origin_log if isinstance(scheduler, HandoffScheduler) else None
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats | None:
@@ -125,6 +134,7 @@ class HandoffScheduler(NixlPullConnectorScheduler):
     def __init__(self, vllm_config: VllmConfig, engine_id: str, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, engine_id, kv_cache_config)
         self.steps = StepSampler()
+        self.origin_log = OriginLog(vllm_config.cache_config.block_size)
 
     @staticmethod
     def _nixl_handshake_listener(*arguments: Any) -> None:
@@ -167,6 +177,14 @@ class HandoffScheduler(NixlPullConnectorScheduler):
             num_new = max(0, num_remote - num_computed_tokens)
             return num_new, num_new > 0
         return super().get_num_new_matched_tokens(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Request, blocks: Any, num_external_tokens: int) -> None:
+        self.origin_log.pulls(request, num_external_tokens)
+        super().update_state_after_alloc(request, blocks, num_external_tokens)
+
+    def request_finished(self, request: Request, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
+        self.origin_log.finished(request)
+        return cast(tuple[bool, dict[str, Any] | None], super().request_finished(request, block_ids))
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> NixlConnectorMetadata:
         deadlines = {

@@ -26,6 +26,8 @@ PULL_DEADLINE = "baton_pull_deadline"
 """Baton's own key among the parameters of a decode: the time until which the pull counts, in seconds of
 `time.monotonic`.
 """
+LENDER = "baton_lender"
+"""Baton's own key for the prefill worker that the blocks are pulled from."""
 _PULL_ALONE = {"max_load_tokens": 0}
 """Keeps vLLM from looking the prompt up in the engine's tiers, too: it would wait for the disk before it starts the
 pull, and count blocks from both as one. Tokens that the handoff does not bring are computed.
@@ -63,7 +65,7 @@ class KVHandoff(msgspec.Struct, frozen=True, kw_only=True):
         """The `kv_transfer_params` of the decode, as a copy, because vLLM changes them in place. `pull_deadline` is in
         seconds of this machine's `time.monotonic`.
         """
-        return {**self.params, **_PULL_ALONE, PULL_DEADLINE: pull_deadline}
+        return {**self.params, **_PULL_ALONE, PULL_DEADLINE: pull_deadline, LENDER: self.worker}
 
     @property
     def lease(self) -> LeaseId:
@@ -77,6 +79,15 @@ class KVHandoff(msgspec.Struct, frozen=True, kw_only=True):
     def digest_of(self, prompt_token_ids: Sequence[int]) -> bytes:
         """The digest that redeems the lease, for a request whose prompt starts with the tokens of the handoff."""
         return prompt_digest(prompt_token_ids[: self.num_tokens])
+
+
+class PulledBlocks(msgspec.Struct, frozen=True, array_like=True):
+    """KV blocks that a decode worker has pulled, and all that it has computed on top of them."""
+
+    lender: WorkerId
+    """The prefill worker that they were pulled from."""
+    lease: LeaseId | None = None
+    """The lease that they were pulled under. None means all blocks of the lender."""
 
 
 class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):

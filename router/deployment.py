@@ -27,7 +27,9 @@ class Scheduler:
                 "the Scheduler runs interpreted: the code that `baton compile` makes is several times as fast"
             )
         join_cluster()
-        self._state = RouterState(slo, tenant_weights=config.tenant_weights)
+        self._state = RouterState(
+            slo, tenant_weights=config.tenant_weights, max_indexed_blocks=config.max_indexed_blocks
+        )
         service = SchedulerService(self._state, lambda epoch: self._epoch_watch.heard_of(epoch)).service
         self._listener = await Listener.start(own_interface_of(host).host, service)
         registry = scheduler_registry()
@@ -56,6 +58,8 @@ class Scheduler:
         metrics.INDEX_BLOCKS.set(self._state.index.num_blocks)
         metrics.INDEX_EXACT.set(sum(self._state.index.is_exact(worker.worker) for worker in view.workers))
         metrics.QUEUE.set(self._state.num_waiting)
+        for (prefill, decode), tolerance in self._state.trust.tolerances().items():
+            metrics.TOLERANCE.labels(prefill, decode).set(tolerance)
         _export_errors(self._state.models)
         return metrics.scrape("scheduler", own_worker_id())
 

@@ -33,19 +33,22 @@ class PendingPlacements:
 
     async def place(self, request: PlacementRequest, ingress: IngressId | None = None) -> Placement | Rejection:
         """Choose workers and charge the request to them. A caller that stops waiting must send RequestClosed."""
+        answer = self.ask(request, ingress)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    def ask(
+        self, request: PlacementRequest, ingress: IngressId | None
+    ) -> Placement | Rejection | asyncio.Future[Placement | Rejection]:
+        """As `place`. Returns a future if the request waits."""
         answer = self.state.place(request, self._loop.time(), ingress)
         self._send_pauses()
         if answer is not None:
             return answer
         self._withdraw(request.request_id)
-        future = self._loop.create_future()
-        self._answers[request.request_id] = future
+        future = self._answers[request.request_id] = self._loop.create_future()
+        future.add_done_callback(lambda _: self._forget(request.request_id, future))
         self._look_later()
-        try:
-            return await future
-        finally:
-            if self._answers.get(request.request_id) is future:
-                del self._answers[request.request_id]
+        return future
 
     def tell(self, event: WorkerLeft | SchedulerEvent, ingress: IngressId | None = None) -> None:
         """`ingress`: the one that tells of the event."""
@@ -97,6 +100,10 @@ class PendingPlacements:
         """No caller waits for this answer any more."""
         if (waiting := self._answers.pop(request_id, None)) is not None:
             waiting.cancel()
+
+    def _forget(self, request_id: RequestId, future: asyncio.Future[Placement | Rejection]) -> None:
+        if self._answers.get(request_id) is future:
+            del self._answers[request_id]
 
     def _look_later(self) -> None:
         """Decide soon, and at the next deadline."""

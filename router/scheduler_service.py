@@ -7,7 +7,9 @@ loop's.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+
+import msgspec
 
 from cluster import metrics
 from cluster.errors import ServingError
@@ -35,6 +37,7 @@ from cluster.rpc.protocol import (
 )
 from router.ingresses import SWEEP_S, Ingresses
 from router.pending_placements import PendingPlacements
+from router.prefixes.kv_backlog import KvBacklog
 from router.state import RouterState
 
 logger = logging.getLogger("baton.scheduler")
@@ -57,6 +60,7 @@ class SchedulerService:
         """The connection of each worker that has reported, and is connected."""
         self._worker_on: dict[Connection, WorkerId] = {}
         self._sweeping: asyncio.TimerHandle | None = None
+        self._backlog = KvBacklog()
         self.pending.on_pause = self._ask_to_pause
         service = self.service
         service.on_call_of(PLACE, self._place)
@@ -72,15 +76,15 @@ class SchedulerService:
         service.on_call(LOCATE, self._locate)
         service.on_post(REPLACED, lambda _, epoch: on_replaced(epoch))
 
-    async def _place(self, connection: Connection, request: PlacementRequest) -> Placement | Rejection:
+    def _place(
+        self, connection: Connection, request: PlacementRequest
+    ) -> Placement | Rejection | Awaitable[Placement | Rejection]:
         ingress = self._ingresses.speaking(connection)
         if ingress is None:
             raise ServingError("placement asked for over a connection on which no ingress has given its id")
         asked_at = _now()
-        answer = await self.pending.place(request, ingress)
-        metrics.PLACEMENT.observe(_now() - asked_at)
-        metrics.count_placement(answer)
-        return answer
+        answer = self.pending.ask(request, ingress)
+        return _counted_later(answer, asked_at) if isinstance(answer, asyncio.Future) else _counted(answer, asked_at)
 
     def _ask_to_pause(self, ingress: IngressId | None, pause: Pause) -> None:
         """An ingress that cannot be reached now is not asked again: the request then runs to its end."""
@@ -128,12 +132,24 @@ class SchedulerService:
         self.pending.tell(event)
 
     def _kv_events(self, _: Connection, events: KvEvents) -> None:
-        self.pending.kv_events(events)  # the reply to the worker's next report asks for a snapshot
+        if not self._backlog:
+            asyncio.get_running_loop().call_soon(self._take_kv_events)
+        if not self._backlog.add(events):
+            logger.warning("KV events of worker %s are dropped: too many wait", events.worker)
+
+    def _take_kv_events(self) -> None:
+        """Take a slice of the KV events that wait, and the next one after whatever else has come."""
+        for events in self._backlog.take_slice():
+            self.pending.kv_events(events)  # the reply to the worker's next report asks for a snapshot
+        if self._backlog:
+            asyncio.get_running_loop().call_soon(self._take_kv_events)
 
     def _report(self, connection: Connection, delta: ReportDelta) -> DeltaReply:
         if self._reports_on.get(delta.worker) is not connection:
             self._reports_on[delta.worker] = connection
             self._worker_on[connection] = delta.worker
+        if delta.worker in self._backlog:  # what the report says of KV events is not missed: it waits
+            delta = msgspec.structs.replace(delta, kv_events_through=None)
         reply = self.pending.report_delta(delta)
         for why in self.pending.state.take_mismatches():
             logger.error("some prefill and decode workers cannot hand over to each other: %s", why)
@@ -150,6 +166,16 @@ class SchedulerService:
 
     def _locate(self, worker: WorkerId) -> Address | None:
         return self.pending.state.address_of(worker)
+
+
+async def _counted_later(answer: asyncio.Future[Placement | Rejection], asked_at: float) -> Placement | Rejection:
+    return _counted(await answer, asked_at)
+
+
+def _counted(answer: Placement | Rejection, asked_at: float) -> Placement | Rejection:
+    metrics.PLACEMENT.observe(_now() - asked_at)
+    metrics.count_placement(answer)
+    return answer
 
 
 def _now() -> float:

@@ -12,6 +12,7 @@
 from collections.abc import Mapping
 from typing import assert_never, final
 
+from cluster.config.scheduler import MAX_INDEXED_BLOCKS
 from cluster.messages.ids import Address, IngressId, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
@@ -19,7 +20,7 @@ from cluster.messages.reports import ReportReply, WorkerReport
 from cluster.messages.scheduler_events import (
     EngineLostWith,
     FirstToken,
-    PairSuspected,
+    HandoffChecked,
     Pause,
     PrefillDone,
     RequestClosed,
@@ -49,16 +50,19 @@ class RouterState:
         admits_all: bool = False,
         preempts: bool = True,
         tenant_weights: Mapping[str, float] | None = None,
+        max_indexed_blocks: int = MAX_INDEXED_BLOCKS,
     ) -> None:
         """`admits_all`: no request waits, and no request is refused for being late. `preempts`: running requests pause
         for those of higher classes.
         """
         slo = slo or SloConfig()
-        self._workers = LiveWorkers()
+        self._workers = LiveWorkers(max_indexed_blocks)
         self.models = self._workers.models
         """The latency models, for metrics."""
         self.index = self._workers.index
         """The prefix index, for metrics."""
+        self.trust = self._workers.trust
+        """What verified handoffs have shown, for metrics."""
         self.exchange = ReportExchange(self._workers)
         """The reports as they are sent."""
         self._charges = Charges(self._workers.by_id)
@@ -93,8 +97,9 @@ class RouterState:
                 self._charges.has_first_token(event.request_id, now)
             case RequestClosed():
                 self._on_closed(event, now)
-            case PairSuspected():
-                self._workers.pairs.add((event.prefill, event.decode), now)
+            case HandoffChecked():
+                prefill, decode = self._workers.report_of(event.prefill), self._workers.report_of(event.decode)
+                self.trust.checked(event, prefill, decode, now)
             case EngineLostWith():
                 self._quarantine.lost(event.digest, event.worker, event.num_engines_lost, now - event.age_s)
             case _:
@@ -148,14 +153,14 @@ class RouterState:
         return ReportReply(
             link=self._workers.links.next_order(report.worker, now),
             gone=self._workers.links.gone_for(report.worker, now),
-            wants_kv_snapshot=self.index.check(report.worker, report.kv_events_through),
+            wants_kv_snapshot=self.index.check(report.worker, report.kv_events_through, now),
             wants_requests=known is not None and known.audit.asked_at is not None,
         )
 
     def address_of(self, worker: WorkerId) -> Address | None:
         """The address on which a worker listens. None if the worker is not known."""
-        known = self._workers.by_id.get(worker)
-        return known.report.address if known else None
+        report = self._workers.report_of(worker)
+        return report.address if report else None
 
     def queued(self, now: float) -> list[QueuedRequest]:
         """The first requests of the queue, in the order of service."""

@@ -7,7 +7,7 @@ import msgspec
 
 from cluster import metrics
 from cluster.messages.generation import PromptTokenSources
-from cluster.messages.ids import WorkerId
+from cluster.messages.scheduler_events import HandoffChecked
 from kvtransfer import verify
 from router.session.receipt import RouteReceipt
 
@@ -40,8 +40,10 @@ class ReceiptLog:
         _count_sources("decode", receipt.sources)
         _compare(receipt, path)
 
-    def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
-        metrics.VERIFICATIONS.labels("agrees" if verify.agrees(distance) else "differs").inc()
+    def verified(self, checked: HandoffChecked) -> None:
+        metrics.VERIFICATIONS.labels(checked.verdict).inc()
+        if checked.verdict.is_strike and checked.num_strikes >= verify.MAX_STRIKES:
+            metrics.CONVICTIONS.labels(checked.verdict).inc()
 
 
 def _count_sources(role: str, sources: PromptTokenSources | None) -> None:

@@ -18,8 +18,8 @@ from cluster.messages.placement import PlacementRequest
 from cluster.messages.scheduler_events import (
     EngineLostWith,
     Events,
+    HandoffChecked,
     OpenRequests,
-    PairSuspected,
     RequestClosed,
     SchedulerEvent,
     WorkerLost,
@@ -39,6 +39,8 @@ MAX_LASTING = 1024
 bytes each; fewer are forgotten when the Scheduler is replaced.
 """
 
+Lasting = EngineLostWith | HandoffChecked
+
 
 class SchedulerOutbox:
     def __init__(self, ingress: IngressId, max_kept: int = MAX_KEPT) -> None:
@@ -48,9 +50,9 @@ class SchedulerOutbox:
         self._last_number = self._num_connections = 0
         self._scheduler: str | None = None
         """The Scheduler process that the kept events are for."""
-        self._lasting: dict[bytes | tuple[WorkerId, WorkerId], tuple[float, SchedulerEvent]] = {}
-        """Events that outlast requests, with their times. The key is a digest (the event with the highest count is
-        kept) or a pair of workers (the latest event is kept).
+        self._lasting: dict[bytes | tuple[WorkerId, WorkerId], tuple[float, Lasting]] = {}
+        """Events that outlast requests, with their times, by digest or by pair of workers. The event with the highest
+        count is kept.
         """
 
     def open_requests(self) -> OpenRequests:
@@ -70,8 +72,9 @@ class SchedulerOutbox:
             case EngineLostWith():
                 if event.num_engines_lost >= self._num_lost(event.digest):
                     self._remember(event.digest, event, now)
-            case PairSuspected():
-                self._remember((event.prefill, event.decode), event, now)
+            case HandoffChecked() if event.verdict.is_strike:
+                if event.num_strikes >= self._num_strikes((event.prefill, event.decode), now):
+                    self._remember((event.prefill, event.decode), event, now)
         return Events(self._keep(event), [event])
 
     def heard(self, through: int) -> None:
@@ -90,8 +93,7 @@ class SchedulerOutbox:
             self._kept.clear()
             for at, event in self._lasting.values():
                 if now - at < LASTING_S:
-                    is_loss = isinstance(event, EngineLostWith)
-                    self._keep(msgspec.structs.replace(event, age_s=now - at) if is_loss else event)
+                    self._keep(msgspec.structs.replace(event, age_s=now - at))
         ended = [event.request_id for _, event in self._kept if isinstance(event, RequestClosed)]
         kept = [Events(number, [event]) for number, event in self._kept if not isinstance(event, WorkerLost)]
         return OpenRequests(self._ingress, self._num_connections, [*self._open, *ended]), kept
@@ -105,7 +107,11 @@ class SchedulerOutbox:
         _, known = self._lasting.get(digest, (0.0, None))
         return known.num_engines_lost if isinstance(known, EngineLostWith) else 0
 
-    def _remember(self, key: bytes | tuple[WorkerId, WorkerId], event: SchedulerEvent, now: float) -> None:
+    def _num_strikes(self, pair: tuple[WorkerId, WorkerId], now: float) -> int:
+        at, known = self._lasting.get(pair, (0.0, None))
+        return known.num_strikes if isinstance(known, HandoffChecked) and now - at < LASTING_S else 0
+
+    def _remember(self, key: bytes | tuple[WorkerId, WorkerId], event: Lasting, now: float) -> None:
         self._lasting.pop(key, None)
         self._lasting[key] = now, event
         while len(self._lasting) > MAX_LASTING:

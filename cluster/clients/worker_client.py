@@ -28,7 +28,7 @@ from cluster.rpc.protocol import (
     Redeem,
 )
 from cluster.step_stream.ingress_side import StepReader
-from kvtransfer.handoff import KVHandoff, PrefillResult
+from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 from kvtransfer.lease_terms import Promise, Refusal
 
 A = TypeVar("A")
@@ -193,9 +193,9 @@ class DecodeClient:
         if peer := self._peers.connected(worker):
             peer.pause(request_id)
 
-    def distrust(self, worker: WorkerId) -> None:
+    def forget(self, worker: WorkerId, blocks: PulledBlocks | None) -> None:
         if peer := self._peers.connected(worker):
-            peer.connection.post(FORGET, None)
+            peer.connection.post(FORGET, blocks)
 
     async def _reach_and_generate(
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None

@@ -4,7 +4,6 @@ The ingress renders and parses text: prompts arrive as token ids and outputs lea
 only where a stop string must end a sequence. The ingress rebuilds vLLM's own outputs from the deltas.
 """
 
-import asyncio
 import logging
 import os
 import uuid
@@ -24,6 +23,7 @@ from cluster.engine.block_hashes import use_fixed_seed
 from cluster.engine.environment import environment_of, reserve_port, transport_of
 from cluster.engine.generations import EngineGenerations
 from cluster.engine.kv_event_feed import KvEventSockets
+from cluster.engine.piped_tokens import TokenPipeSocket
 from cluster.engine.port import EngineHooks
 from cluster.engine.prefills import EnginePrefills
 from cluster.engine.probe_prompts import EngineProbes
@@ -40,22 +40,14 @@ from cluster.messages.reports import StepSample, WorkerLoad
 from cluster.network.interface import Interface
 from cluster.repository import resolve_model
 from cluster.step_stream.buffer import TokenBuffer
-from kvtransfer import verify
+from kvtransfer import forgetting, verify
+from kvtransfer.handoff import PulledBlocks
 from kvtransfer.lease_terms import LeaseEnd, LeaseId
 from kvtransfer.tiers.connector_arguments import kv_transfer_arguments
 from kvtransfer.tiers.shared_memory import named_while_starting
 from kvtransfer.transport.topology import Device
 
 logger = logging.getLogger("baton.engine")
-
-FORGET_ATTEMPTS = 20
-"""How often emptying the prefix cache is tried, FORGET_RETRY_S apart. Fewer replaces a busy worker that could have
-emptied its cache; more lets a worker with a wrong cache go on for longer.
-"""
-FORGET_RETRY_S = 0.25
-"""Seconds between two attempts to empty the prefix cache. Shorter disturbs the engine, which is busy; longer leaves a
-wrong cache in use for longer.
-"""
 
 
 class Engine:
@@ -66,6 +58,7 @@ class Engine:
     def __init__(self, pool: Pool, config: PoolConfig, *, worker: WorkerId, rank: int, interface: Interface) -> None:
         self._worker = worker
         self._hooks: EngineHooks | None = None
+        self._has_lost_pipe = False
         self.transport = transport_of(config, _device(), interface)
         self._side_channel = reserve_port(interface.host)
         address = self._side_channel.getsockname()
@@ -74,9 +67,10 @@ class Engine:
         engine_id = str(uuid.uuid4())
         kind = kind_of(pool, config.engine, *_names(config))
         self.kv_events = KvEventSockets()
+        self._pipe = TokenPipeSocket()
         self._steps = EngineSteps(self._on_ended_leases)
         with named_while_starting(engine_id):
-            arguments = _arguments(pool, config, engine_id, kind, self.kv_events)
+            arguments = _arguments(pool, config, engine_id, kind, self.kv_events, self._pipe)
             resolved = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
             _require(resolved, config)
             self._llm = TokenEngine.from_vllm_config(
@@ -111,6 +105,7 @@ class Engine:
                 translated=self._runner.translated_while_running,
             )
         )
+        self._pipe.read(self._tap.take_piped, self._on_lost_pipe)
 
     async def warm_up(self) -> None:
         """Ask the engine for the format of its KV blocks, and have vLLM compile what it otherwise compiles with the
@@ -138,7 +133,9 @@ class Engine:
         return self._steps.take_samples()
 
     async def check_health(self) -> None:
-        """Raise EngineDeadError when the engine core is gone. The worker cannot recover from it."""
+        """Raise EngineDeadError when the engine core or its tokens are gone. The worker cannot recover from it."""
+        if self._has_lost_pipe:
+            raise EngineDeadError
         await self._llm.check_health()
 
     async def answer(self) -> None:
@@ -150,18 +147,14 @@ class Engine:
     async def hand_back_running(self) -> None:
         await self._runner.fail_all(WorkerUnreachable(f"worker {self._worker} leaves", self._worker))
 
+    async def forget(self, blocks: PulledBlocks) -> None:
+        """Raises ServingError if it is not known which blocks these are."""
+        if not await self._runner.call_core(forgetting.FORGET, blocks.lender, blocks.lease):
+            raise ServingError(f"worker {self._worker} does not know which blocks came from {blocks.lender}")
+
     async def forget_prefixes(self) -> None:
-        """Raises ServingError if pulls never pause: the cache cannot be emptied while blocks are pulled into it."""
-        for _ in range(FORGET_ATTEMPTS):
-            try:
-                await self._llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
-                return
-            except EngineDeadError as error:
-                raise self._runner.translated(error) from error
-            except Exception as error:  # vLLM's RuntimeError leaves the engine's process as a bare Exception
-                logger.info("the prefix cache cannot be emptied yet: %s", error)
-                await asyncio.sleep(FORGET_RETRY_S)
-        raise ServingError(f"worker {self._worker} could not empty its prefix cache")
+        """Raises ServingError."""
+        await self._runner.call_core(forgetting.FORGET, None, None)
 
     async def drained(self) -> None:
         await self._tap.idle()
@@ -170,18 +163,25 @@ class Engine:
         self._llm.shutdown()
         self.kv_events.close()
 
+    def _on_lost_pipe(self) -> None:
+        self._has_lost_pipe = True
+        self._tap.propagate_error(EngineDeadError())
+
     def _on_ended_leases(self, ended: list[tuple[LeaseId, LeaseEnd]]) -> None:
         if self._hooks is not None:
             self._hooks.on_ended_leases(ended)
 
 
-def _arguments(pool: Pool, config: PoolConfig, engine_id: str, kind: str, kv_events: KvEventSockets) -> AsyncEngineArgs:
+def _arguments(
+    pool: Pool, config: PoolConfig, engine_id: str, kind: str, kv_events: KvEventSockets, pipe: TokenPipeSocket
+) -> AsyncEngineArgs:
+    transfer = kv_transfer_arguments(pool, config, _device(), engine_id, kind, pipe.path)
     return AsyncEngineArgs(
         **{
             **config.engine,
             "model": resolve_model(config.engine["model"]),
             "disable_log_stats": False,
-            "kv_transfer_config": KVTransferConfig(**kv_transfer_arguments(pool, config, _device(), engine_id, kind)),
+            "kv_transfer_config": KVTransferConfig(**transfer),
             "kv_events_config": KVEventsConfig(**kv_events.arguments),
             "worker_extension_cls": "kvtransfer.connector.LeaseCalls",
             "scheduler_cls": "cluster.engine_scheduler.deadline_scheduler.deadline_scheduler",

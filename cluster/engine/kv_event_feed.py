@@ -26,12 +26,12 @@ from cluster.messages.kv_events import KvEvents
 logger = logging.getLogger("baton.kv_events")
 
 INTERVAL_S = 0.03
-"""Seconds between two looks at the engine's events. Longer makes the Scheduler's picture of the caches older; shorter
-sends more messages.
+"""Seconds between two looks at the engine's events, after a look that found some. Longer makes the Scheduler's picture
+of the caches older; shorter sends more messages.
 """
-RETRY_S = 1.0
-"""Seconds until a snapshot is sent to a Scheduler that could not be reached. Longer leaves its picture of the caches
-old; shorter sends snapshots that are lost.
+IDLE_INTERVAL_S = 0.24
+"""Most seconds between two looks: the time doubles after each look that finds nothing. Longer tells the Scheduler later
+of the first change after a pause; shorter wakes an idle worker more often.
 """
 REPLAY_TIMEOUT_S = 5.0
 """Seconds to wait for a replay, which the engine looks for ten times a second. Longer keeps later batches waiting for a
@@ -113,6 +113,8 @@ class KvEventFeed:
         self._source = source
         self._send = send
         self.mirror = KvMirror(worker)
+        self._is_held = False
+        """Nothing is sent before the Scheduler asks for a snapshot."""
         self._order: EventOrder[bytes] = EventOrder()
         self._replay_until: float | None = None
         """Time until which a replay is waited for. None if no replay has been asked for."""
@@ -126,16 +128,23 @@ class KvEventFeed:
         self._subscribed_at = asyncio.get_running_loop().time() + SUBSCRIBED_WITHIN_S
         # For all that was published before the connection. The end of the replay proves that the connection is made
         self._ask_for_replay(0, None)
+        interval_s = INTERVAL_S
         while True:
             self.read()
-            if messages := self.mirror.take():
+            messages = [] if self._is_held else self.mirror.take()
+            interval_s = pause_s(interval_s, has_found=bool(messages))
+            if messages:
                 try:
                     await self._send(messages)
                 except ServingError as error:
                     logger.info("KV events did not reach the Scheduler: %s", error)
-                    self.mirror.want_snapshot()
-                    await asyncio.sleep(RETRY_S)
-            await asyncio.sleep(INTERVAL_S)
+                    self._hold()
+            await asyncio.sleep(interval_s)
+
+    def send_snapshot(self) -> None:
+        """The Scheduler asks for a snapshot."""
+        self._is_held = False
+        self.mirror.want_snapshot()
 
     def read(self) -> None:
         """Take all batches that have come from the engine."""
@@ -154,6 +163,15 @@ class KvEventFeed:
         elif now > self._replay_until or self._order.is_hopeless:
             self._replay_until = None
             self._lose()
+
+    def _hold(self) -> None:
+        """Messages did not reach the Scheduler. It asks for a snapshot when a report has told it of a message that it
+        does not have. Until then nothing is sent, so that a Scheduler that was restarted does not get the snapshots of
+        all workers at once.
+        """
+        self._is_held = True
+        self.mirror.want_snapshot()
+        self.mirror.sent_through += 1
 
     def _ask_for_replay(self, first: int, gap: int | None) -> None:
         self._source.ask_for_replay(first)
@@ -188,3 +206,8 @@ class KvEventFeed:
             except msgspec.MsgspecError as error:
                 logger.warning("KV events of worker %s cannot be read: %s", self._worker, error)
                 self.mirror.lose()
+
+
+def pause_s(last_s: float, *, has_found: bool) -> float:
+    """Seconds until the next look. `last_s`: before this one, which has found something or not."""
+    return INTERVAL_S if has_found else min(2 * last_s, IDLE_INTERVAL_S)

@@ -22,9 +22,9 @@ MAX_EARLY_BATCHES = 10_000
 """Batches that may wait for a replay. More takes memory of the worker; fewer gives up batches that a slow replay would
 still bring.
 """
-MAX_BLOCKS_PER_MESSAGE = 4096
-"""KV blocks in one message; larger snapshots go on in the messages after it. The Scheduler takes some milliseconds for
-4096. More delays its placements; fewer sends more messages.
+MAX_BLOCKS_PER_MESSAGE = 1024
+"""KV blocks in one message; larger snapshots go on in the messages after it. The Scheduler takes a message at a time,
+one or two milliseconds for 1024. More delays its placements; fewer sends more messages.
 """
 MAX_UNSENT_BLOCKS = 65_536
 """Changed KV blocks that are kept for the next message. With more changes, a snapshot is sent instead. More takes
@@ -163,11 +163,20 @@ class KvMirror:
             tiers = {KvTier.GPU: list(self._in_memory), **{tier: list(keys) for tier, keys in self._below.items()}}
             changes = [KvChange(tier, True, keys) for tier, keys in tiers.items() if keys]
         self._is_snapshot_due, self._unsent, self._num_unsent = False, [], 0
+        parts = _parts(changes) or ([[]] if is_snapshot else [])
         messages = []
-        for part in _parts(changes) or ([[]] if is_snapshot else []):
+        for number, part in enumerate(parts):
             self.sent_through += 1
-            messages.append(KvEvents(self._worker, self.sent_through, is_snapshot, not self._is_unsure, part))
-            is_snapshot = False
+            messages.append(
+                KvEvents(
+                    self._worker,
+                    self.sent_through,
+                    is_snapshot and number == 0,
+                    not self._is_unsure,
+                    part,
+                    is_snapshot and number < len(parts) - 1,
+                )
+            )
         return messages
 
     def _on_cleared(self) -> None:

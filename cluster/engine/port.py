@@ -23,7 +23,7 @@ from cluster.messages.ids import RequestId
 from cluster.messages.reports import EngineShape, StepSample, WorkerLoad
 from cluster.messages.transport import WorkerTransport
 from cluster.step_stream.buffer import DeltaSink
-from kvtransfer.handoff import KVHandoff, PrefillResult
+from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 from kvtransfer.lease_terms import LeaseEnd, LeaseId
 from kvtransfer.telemetry import TransferLog
 
@@ -219,9 +219,15 @@ class WorkerEngine(ReportedEngine, WatchedEngine, Protocol):
         """Do what would otherwise delay the first requests for seconds. Raises ServingError."""
         ...
 
+    async def forget(self, blocks: PulledBlocks) -> None:
+        """Drop these blocks, and what was computed on top of them, from the prefix cache and the tiers. Requests that
+        use them are computed anew; others go on. Raises ServingError if the engine cannot.
+        """
+        ...
+
     async def forget_prefixes(self) -> None:
-        """Empty the prefix cache and the tiers, which cannot be trusted, and compute running requests anew. Raises
-        ServingError if the engine cannot.
+        """Empty the prefix cache and the tiers, which cannot be trusted, and compute running requests anew. Blocks
+        under leases stay as they are. Raises ServingError if the engine cannot.
         """
         ...
 

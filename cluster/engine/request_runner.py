@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
@@ -108,8 +109,15 @@ class RequestRunner:
         """Call a method of `LeaseCalls` (kvtransfer/connector.py) in each rank of the engine; return one answer per
         rank. Raises ServingError.
         """
+        return list(await self._answer(method, self._llm.collective_rpc(method, args=args)))
+
+    async def call_core(self, method: str, *args: Any) -> Any:
+        """Call what is installed in the engine's core (kvtransfer/forgetting.py). Raises ServingError."""
+        return await self._answer(method, self._llm.engine_core.call_utility_async(method, *args))
+
+    async def _answer(self, method: str, answering: Awaitable[Any]) -> Any:
         try:
-            return list(await self._llm.collective_rpc(method, args=args))
+            return await answering
         except EngineDeadError as error:
             raise self.translated(error) from error
         except Exception as error:  # vLLM passes errors of the engine's processes on as bare exceptions

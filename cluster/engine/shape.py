@@ -29,6 +29,7 @@ def shape_of(config: Any, kind: str) -> EngineShape:
         overtakes=bool(scheduling.enable_chunked_prefill),
         kv_bytes_per_token=_kv_bytes_per_token(config.model_config, cache),
         leaves_tokens=_leaves_tokens(config),
+        rounds_coarsely=_has_small_kv(cache) or bool(config.model_config.is_moe),
     )
 
 
@@ -69,4 +70,9 @@ def _kv_bytes_per_token(model: Any, cache: Any) -> int:
     num_values = model.get_total_num_hidden_layers() * num_vectors * model.get_head_size()
     if cache.cache_dtype == "auto":
         return int(num_values * model.dtype.itemsize)
-    return int(num_values * (2 if "float16" in cache.cache_dtype else 1))
+    return int(num_values * (1 if _has_small_kv(cache) else 2))
+
+
+def _has_small_kv(cache: Any) -> bool:
+    """Whether a value of the KV cache has 8 bits or fewer, by its name."""
+    return cache.cache_dtype != "auto" and "float16" not in cache.cache_dtype

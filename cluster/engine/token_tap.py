@@ -1,5 +1,6 @@
 """TokenTap: passes the raw outputs of vLLM's engine core to the sinks of their requests, before vLLM's own output
-processor sees them.
+processor sees them. Most outputs come through the token pipe and do not reach that processor at all
+(cluster/engine_scheduler/piping_scheduler.py says which).
 """
 
 import asyncio
@@ -9,21 +10,28 @@ from typing import Any
 import msgspec
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+from vllm.v1.engine import FinishReason as EngineFinishReason
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestOutputCollector
+from vllm.v1.engine.output_processor import (
+    OutputProcessor,
+    OutputProcessorOutput,
+    RequestOutputCollector,
+    RequestState,
+)
 from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 from vllm.v1.serial_utils import MsgpackEncoder
 
 from cluster.engine_core.grammar_budget import GrammarEnd
+from cluster.engine_core.token_pipe import PipedOutput, PipedStep, is_piped
 from cluster.errors import ConstraintFailed, InvalidRequest, Overloaded, ServingError
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
 from cluster.step_stream.buffer import DeltaSink
 from kvtransfer.lease_terms import LeaseId
 
 ITL_STEPS = 16
-"""Of this many engine steps, vLLM observes one for its inter-token latency. Fewer cost CPU time per token; more make
-the latency that vLLM reports a smaller sample.
+"""Of this many engine steps that come through the pipe, vLLM's inter-token latency is observed in one. Fewer cost CPU
+time per token; more make the latency that vLLM reports a smaller sample.
 """
 GRAMMAR_ENDS: dict[object, str] = {
     GrammarEnd.TOO_SLOW.value: "the answer was ended: following its schema or grammar takes too long per token",
@@ -47,7 +55,7 @@ class RunningRequest:
         """True if the first delta must carry the most likely tokens. Then Baton asked for log-probabilities, not a
         client.
         """
-        self.ends_by_text = params.detokenize
+        self.is_piped = is_piped(params)
         self.takes_handoff = bool(((params.extra_args or {}).get("kv_transfer_params") or {}).get("do_remote_prefill"))
         """True if the prompt's KV is pulled or computed, and never comes from this engine's tiers."""
         self.engine_request_id = ""
@@ -59,6 +67,53 @@ class RunningRequest:
         """Time of the last output, in seconds of `time.monotonic` in the engine."""
         self.num_open = params.n
         self.sink = sink
+
+
+class _Sequence:
+    """One sequence of a running request."""
+
+    __slots__ = ("early", "has_begun", "index", "running")
+
+    def __init__(self, running: RunningRequest, index: int) -> None:
+        self.running = running
+        self.index = index
+        self.has_begun = False
+        """Whether the first output has come, which takes vLLM's way. All later ones of a piped request take the
+        pipe.
+        """
+        self.early: list[TokenDelta] = []
+        """What has come through the pipe before the first output."""
+
+    @property
+    def is_in_pipe(self) -> bool:
+        """Whether the tokens of the next output take the pipe."""
+        return self.has_begun and self.running.is_piped
+
+
+class SkippedTokens:
+    """Tokens that vLLM's part does not see, counted until its next statistics."""
+
+    def __init__(self) -> None:
+        self._num_tokens = 0
+        self._latencies_s: list[float] = []
+
+    def count(self, state: RequestState | None, output: PipedOutput, at: float, *, is_observed: bool) -> None:
+        """`state` is vLLM's of the request; None if vLLM has finished it. `at`: time of the output, in seconds."""
+        num_tokens = len(output.token_ids)
+        self._num_tokens += num_tokens
+        if state is None or state.stats is None:
+            return
+        state.stats.num_generation_tokens += num_tokens
+        if output.finish_reason is not None:  # vLLM takes the time of the last output by itself
+            return
+        if is_observed:
+            self._latencies_s.append(at - state.stats.last_token_ts)
+        state.stats.last_token_ts = at
+
+    def tell(self, statistics: IterationStats) -> None:
+        statistics.num_generation_tokens += self._num_tokens
+        statistics.inter_token_latencies_iter += self._latencies_s
+        self._num_tokens, self._latencies_s = 0, []
 
 
 class TokenEngine(AsyncLLM):
@@ -73,8 +128,8 @@ class TokenTap(OutputProcessor):
     """vLLM's output processor, which also passes each raw output of the engine to the sink of its request.
 
     vLLM's part keeps the engine's statistics and ends sequences at stop strings, which costs ten microseconds a token.
-    So vLLM's part gets only what it needs for that: every output of a request with stop strings, the first and the last
-    output of each request, and all outputs of one step in ITL_STEPS. All other tokens are only counted.
+    It gets what comes on vLLM's way, which of most requests is the first and the last output. Tokens that come through
+    the pipe are only counted.
     """
 
     def __init__(self, replaced: OutputProcessor) -> None:
@@ -86,9 +141,10 @@ class TokenTap(OutputProcessor):
         )
         self._hooks: TapHooks | None = None
         self._running: dict[str, RunningRequest] = {}
-        self._sequences: dict[str, tuple[RunningRequest, int]] = {}
+        self._sequences: dict[str, _Sequence] = {}
         self._idle: asyncio.Future[None] | None = None
         self._num_steps = 0
+        self._skipped = SkippedTokens()
 
     @classmethod
     def adopt(cls, llm: AsyncLLM) -> "TokenTap":
@@ -146,7 +202,7 @@ class TokenTap(OutputProcessor):
             raise InvalidRequest(f"request {request.external_req_id} was given up")
         super().add_request(request, prompt, parent_req, request_index, queue)
         running.sequence_ids.append(request.request_id)
-        self._sequences[request.request_id] = (running, request_index)
+        self._sequences[request.request_id] = _Sequence(running, request_index)
 
     def process_outputs(
         self,
@@ -155,36 +211,43 @@ class TokenTap(OutputProcessor):
         iteration_stats: IterationStats | None = None,
         weight_version: str | None = None,
     ) -> OutputProcessorOutput:
-        self._num_steps += 1
-        is_sampled = self._num_steps % ITL_STEPS == 0
+        if iteration_stats is not None:
+            self._skipped.tell(iteration_stats)
         for_vllm = []
         for output in engine_core_outputs:
-            running, index = self._sequences.get(output.request_id, (None, 0))
-            if running is not None:
-                if output.finish_reason is not None:
-                    running.kv_transfer_params = output.kv_transfer_params
-                    running.finished_at = engine_core_timestamp or 0.0
-                delta = _to_delta(index, output, running)
-                if delta.prompt_sources is not None and self._hooks is not None:
-                    self._hooks.on_prompt(delta.prompt_sources)
-                if (ended := _ended_by_grammar(delta)) is not None:
-                    running.sink.fail(ended)  # the reader of the sink stops the request's other sequences
-                else:
-                    self._put(running, delta)
-            elif output.kv_transfer_params is not None and self._hooks is not None:
-                self._hooks.on_orphan(LeaseId(output.request_id))
-            if (
-                is_sampled
-                or running is None
-                or running.ends_by_text
-                or not self._is_counted(output, engine_core_timestamp, iteration_stats)
-            ):
-                for_vllm.append(output)
+            sequence = self._sequences.get(output.request_id)
+            if sequence is None:
+                if output.kv_transfer_params is not None and self._hooks is not None:
+                    self._hooks.on_orphan(LeaseId(output.request_id))
+            elif sequence.is_in_pipe:
+                if not _has_news(output):
+                    continue
+            else:
+                self._take(sequence, output, engine_core_timestamp or 0.0)
+            for_vllm.append(output)
         processed = super().process_outputs(for_vllm, engine_core_timestamp, iteration_stats, weight_version)
         self._end(processed.reqs_to_abort, FinishReason.STOP)
         if self._hooks is not None:
             self._hooks.on_step()
         return processed
+
+    def take_piped(self, step: PipedStep) -> None:
+        """Put what has come through the pipe into its sinks."""
+        self._num_steps += 1
+        is_observed = self._num_steps % ITL_STEPS == 0
+        for output in step.outputs:
+            sequence = self._sequences.get(output.request_id)
+            if sequence is None:  # it was stopped here
+                continue
+            state = self.request_states.get(output.request_id)
+            self._skipped.count(state, output, step.at, is_observed=is_observed and sequence.has_begun)
+            delta = _piped_delta(sequence.index, output)
+            if sequence.has_begun:
+                self._put(sequence, delta)
+            else:
+                sequence.early.append(delta)
+        if self._hooks is not None:
+            self._hooks.on_step()
 
     def abort_requests(self, request_ids: Any, internal: bool) -> list[str]:
         aborted = super().abort_requests(request_ids, internal)
@@ -197,29 +260,25 @@ class TokenTap(OutputProcessor):
             self.close(running)
             running.sink.fail(self._hooks.translated(e) if self._hooks else e)
 
-    def _is_counted(
-        self, output: EngineCoreOutput, timestamp: float | None, iteration_stats: IterationStats | None
-    ) -> bool:
-        """Count the tokens of an output that contains nothing else, and return True. Return False for any other
-        output.
-        """
-        state = self.request_states.get(output.request_id)
-        if (
-            state is None
-            or state.is_prefilling
-            or output.finish_reason is not None
-            or output.prefill_stats is not None
-            or output.events is not None
-        ):
-            return False
-        if iteration_stats is not None and state.stats is not None:
-            num_tokens = len(output.new_token_ids)
-            iteration_stats.num_generation_tokens += num_tokens
-            state.stats.num_generation_tokens += num_tokens
-            state.stats.last_token_ts = timestamp or 0.0
-        return True
+    def _take(self, sequence: _Sequence, output: EngineCoreOutput, at: float) -> None:
+        """Put an output that has taken vLLM's way into its sink, and after it what came too early."""
+        if output.finish_reason is not None:
+            sequence.running.kv_transfer_params = output.kv_transfer_params
+            sequence.running.finished_at = at
+        delta = _to_delta(sequence.index, output, sequence.running)
+        if delta.prompt_sources is not None and self._hooks is not None:
+            self._hooks.on_prompt(delta.prompt_sources)
+        self._put(sequence, delta)
+        sequence.has_begun = True
+        early, sequence.early = sequence.early, []
+        for delta in early:
+            self._put(sequence, delta)
 
-    def _put(self, running: RunningRequest, delta: TokenDelta) -> None:
+    def _put(self, sequence: _Sequence, delta: TokenDelta) -> None:
+        running = sequence.running
+        if (ended := _ended_by_grammar(delta)) is not None:
+            running.sink.fail(ended)  # the reader of the sink stops the request's other sequences
+            return
         running.sink.put(delta)
         if delta.finish_reason is not None:
             running.num_open -= 1
@@ -230,8 +289,7 @@ class TokenTap(OutputProcessor):
         """End sequences that the engine core has not ended."""
         for internal_id in internal_ids:
             if sequence := self._sequences.pop(internal_id, None):
-                running, index = sequence
-                self._put(running, TokenDelta(index, [], reason))
+                self._put(sequence, TokenDelta(sequence.index, [], reason))
 
 
 class TapHooks(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +313,18 @@ def _ended_by_grammar(delta: TokenDelta) -> ServingError | None:
         return Overloaded("the schemas of other answers have left no time for this one's", CROWDED_RETRY_S)
     end = GRAMMAR_ENDS.get(delta.stop_reason)
     return None if end is None else ConstraintFailed(end)
+
+
+def _has_news(output: EngineCoreOutput) -> bool:
+    """Whether vLLM's part must see an output whose tokens have taken the pipe."""
+    return output.finish_reason is not None or output.events is not None or output.prefill_stats is not None
+
+
+def _piped_delta(sequence: int, output: PipedOutput) -> TokenDelta:
+    if output.finish_reason is None:
+        return TokenDelta(sequence, output.token_ids)
+    reason = FinishReason(str(EngineFinishReason(output.finish_reason)))
+    return TokenDelta(sequence, output.token_ids, reason, output.stop_reason)
 
 
 def _to_delta(sequence: int, output: EngineCoreOutput, running: RunningRequest) -> TokenDelta:

@@ -21,9 +21,9 @@ DECODE_INTERVAL_S = 0.03
 """Seconds between two samples of steps that only decode. Longer makes the Scheduler learn more slowly; shorter costs
 the engine time.
 """
-TAKE_INTERVAL_S = 0.1
-"""Seconds between two messages with samples. Longer makes what the Scheduler learns older; shorter costs the engine's
-front more time.
+TAKE_INTERVAL_S = 0.25
+"""Seconds between two messages with samples, as between two reports of the worker. Longer makes what the Scheduler
+learns older; shorter costs the engine's front more time.
 """
 MAX_SAMPLES = 16
 """Samples per interval. More costs the engine time; fewer makes the Scheduler learn more slowly."""

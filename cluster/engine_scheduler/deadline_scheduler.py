@@ -1,4 +1,5 @@
-"""vLLM's scheduler with two rules of Baton's: how long a step may be, and which prompt is computed first.
+"""vLLM's scheduler with two rules of Baton's: how long a step may be, and which prompt is computed first. The way of
+its outputs is in cluster/engine_scheduler/piping_scheduler.py.
 
 **Elastic steps.** While requests decode, a step computes as many prompt tokens beside them as their TPOT objectives
 allow (router/prediction/step_chunk.py), by what this engine's steps have taken so far
@@ -36,7 +37,10 @@ from vllm.v1.request import Request, RequestStatus
 
 from cluster.engine_core.engine_hints import ENGINE_KIND, NO_DEADLINE, RANK_KEY, TPOT_KEY
 from cluster.engine_core.step_samples import StepSampler
+from cluster.engine_core.token_pipe import TOKEN_PIPE, TokenPipe
+from cluster.engine_scheduler.piping_scheduler import PipingScheduler
 from cluster.engine_scheduler.prompt_budget import Decodes, PromptBudget
+from kvtransfer.forgetting import Caches, OriginLog
 from router.prediction.hardware import prior
 from router.prediction.step_pacer import Wanted
 from router.prediction.step_room import StepRoom
@@ -54,21 +58,24 @@ def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
     kind = AsyncDeadlineScheduler if vllm_config.scheduler_config.async_scheduling else DeadlineScheduler
     engine_kind = vllm_config.kv_transfer_config.kv_connector_extra_config[ENGINE_KIND]
     budget = PromptBudget(vllm_config, prior(engine_kind))
-    scheduler = kind(vllm_config=vllm_config, **arguments, budget=budget)
+    path = vllm_config.kv_transfer_config.kv_connector_extra_config.get(TOKEN_PIPE)
+    pipe = None if path is None else TokenPipe.connect(path)
+    scheduler = kind(vllm_config=vllm_config, **arguments, budget=budget, pipe=pipe)
     for connector in getattr(scheduler.connector, "_connectors", [scheduler.connector]):  # MultiConnector's
         if isinstance(sampler := getattr(connector, "steps", None), StepSampler):
             sampler.tell(budget.observe)
+        if isinstance(log := getattr(connector, "origin_log", None), OriginLog):
+            log.caches = Caches(scheduler)
     return scheduler
 
 
-class DeadlineScheduler(Scheduler):
+class DeadlineScheduler(PipingScheduler):
     """For engines that schedule a step when the step before it is done, as on CPUs."""
 
     def __init__(
         self, *arguments: Any, budget: PromptBudget, clock: Callable[[], float] = monotonic, **named: Any
     ) -> None:
-        super().__init__(*arguments, **named)
-        self._clock = clock
+        super().__init__(*arguments, clock=clock, **named)
         self.running: list[Request]
         self._max_step_tokens: int = self.max_num_scheduled_tokens
         self._decode_tokens: int = 1 + self.num_spec_tokens

@@ -1,7 +1,7 @@
 """KV blocks that a worker's caches have gained and lost, as the worker reports them to the Scheduler."""
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -11,13 +11,15 @@ KEY_BYTES: Final = 8
 """Length of the key of a KV block: the last bytes of vLLM's hash of the block, which vLLM's own KV events carry. Longer
 keys cost memory per indexed block; shorter ones have different blocks share a key.
 """
+BlockKey = Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+"""The key of a KV block. A message with another one is not read."""
 
 
 class KvTier(StrEnum):
     """Where a worker keeps KV blocks. The fastest tier is first.
 
     A new tier needs a line here, its arguments of vLLM in kvtransfer/tiers/, the name of its medium in
-    cluster/engine/kv_mirror.py, and its place and bits in router/prefixes/index.py and block_table.py.
+    cluster/engine/kv_mirror.py, and its place and bits in router/prefixes/index.py and holder.py.
     """
 
     GPU = "gpu"
@@ -35,7 +37,7 @@ class KvChange(msgspec.Struct, frozen=True, array_like=True):
 
     tier: KvTier
     is_stored: bool
-    block_hashes: list[bytes] | None
+    block_hashes: list[BlockKey] | None
 
 
 class KvEvents(msgspec.Struct, frozen=True, array_like=True):
@@ -49,3 +51,5 @@ class KvEvents(msgspec.Struct, frozen=True, array_like=True):
     is_exact: bool
     """False if the worker itself has missed changes of its engine and cannot know them."""
     changes: list[KvChange]
+    has_more: bool = False
+    """Whether the message is a part of a snapshot that goes on in the next message."""

@@ -3,6 +3,7 @@
 import msgspec
 
 from cluster.messages.ids import Path, RequestId, SloClass, WorkerId
+from cluster.messages.kv_events import BlockKey
 
 
 class Slo(msgspec.Struct, frozen=True, array_like=True):
@@ -19,7 +20,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: RequestId
     num_prompt_tokens: int
-    block_hashes: list[bytes] = []
+    block_hashes: list[BlockKey] = []
     """Hashes of the prompt's full KV blocks, chained from its start, as the engines compute them."""
     has_early_token: bool = False
     """Whether the client gets the first token from the prefill worker on path P->D."""
@@ -47,6 +48,8 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the request reached the ingress."""
     can_hand_over: bool = True
     """False if vLLM cannot take the prompt's KV from another engine (n > 1, prompt logprobs)."""
+    can_verify: bool = True
+    """False if a handoff of this request cannot be verified, so that a suspected pair must not take it."""
     excluded: frozenset[WorkerId] = frozenset()
     """Workers on which this request has failed."""
     lost: frozenset[WorkerId] = frozenset()
@@ -95,6 +98,15 @@ class Prediction(msgspec.Struct, frozen=True, array_like=True):
     """Part of `ttft_s` before an engine begins: the request's age, and the wait for KV memory."""
 
 
+class HandoffTerms(msgspec.Struct, frozen=True, array_like=True):
+    """How a handoff of a pair of workers is judged (router/trust/handoff_trust.py)."""
+
+    tolerance: float
+    """Largest distance of the two engines that counts as rounding, in nats (kvtransfer/verify.py)."""
+    num_strikes: int = 0
+    """Wrong handoffs of the pair so far. After one, every handoff of the pair is verified."""
+
+
 class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The Scheduler's answer: where a request runs."""
 
@@ -119,6 +131,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """
     num_engines_lost: int = 0
     """Engines that were lost with earlier requests of the same digest."""
+    handoff: HandoffTerms | None = None
+    """None without a handoff."""
 
     @property
     def generating(self) -> WorkerId:

@@ -57,6 +57,10 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     """
     kv_format: KvFormat | None = None
     """What the engine's KV blocks look like. None if unknown."""
+    rounds_coarsely: bool = False
+    """Whether equal engines differ by more than the rounding of 16 bits: the KV has fewer bits, or a router of experts
+    chooses other experts when its input is rounded differently.
+    """
 
 
 class StepSample(msgspec.Struct, frozen=True, array_like=True):

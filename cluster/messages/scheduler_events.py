@@ -1,5 +1,7 @@
 """What happens to placed requests and to workers, as ingresses and workers tell the Scheduler."""
 
+from enum import StrEnum
+
 import msgspec
 
 from cluster.messages.ids import IngressId, RequestId, WorkerId
@@ -63,14 +65,40 @@ class EngineLostWith(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Seconds since the loss, if the event is sent to a new Scheduler process."""
 
 
-class PairSuspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A handoff between two workers was wrong. The pair hands nothing over for a while."""
+class HandoffVerdict(StrEnum):
+    """What the check of one handoff has found (kvtransfer/verify.py)."""
+
+    AGREES = "agrees"
+    """Both engines are within the tolerance."""
+    CLEARED = "cleared"
+    """They are not, but a computation without the handoff shows that rounding explains it."""
+    COPY_WRONG = "copy_wrong"
+    """The decode engine has read other KV than the prefill engine has."""
+    PREFILL_WRONG = "prefill_wrong"
+    """The prefill engine itself computes something else than both others."""
+    UNCLEAR = "unclear"
+    """All three disagree, or there is no third."""
+
+    @property
+    def is_strike(self) -> bool:
+        return self is not HandoffVerdict.AGREES and self is not HandoffVerdict.CLEARED
+
+
+class HandoffChecked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A handoff between two workers was verified."""
 
     prefill: WorkerId
     decode: WorkerId
+    verdict: HandoffVerdict
+    distance: float
+    """How far the two engines are apart, in nats (kvtransfer/verify.py). May be infinite."""
+    num_strikes: int = 0
+    """Wrong handoffs of the pair that were known one after another, this one included if it is wrong."""
+    age_s: float = 0.0
+    """Seconds since the check, if the event is sent to a new Scheduler process."""
 
 
-SchedulerEvent = PrefillDone | FirstToken | RequestClosed | WorkerLost | PairSuspected | EngineLostWith
+SchedulerEvent = PrefillDone | FirstToken | RequestClosed | WorkerLost | HandoffChecked | EngineLostWith
 """What a session tells the Scheduler."""
 
 

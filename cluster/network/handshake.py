@@ -17,7 +17,7 @@ import hashlib
 import hmac
 
 MAGIC = b"BATON"
-VERSION = 2
+VERSION = 3
 """Version of the handshake and of all messages after it. Processes of different versions refuse each other."""
 
 PROCESS_BYTES, NONCE_BYTES, PROOF_BYTES = 16, 32, 32

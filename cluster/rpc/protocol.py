@@ -13,7 +13,7 @@ from cluster.messages.reports import DeltaReply, ReportDelta
 from cluster.messages.scheduler_events import Events, OpenRequests, Pause, WorkerLeft
 from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.rpc.connection import Method
-from kvtransfer.handoff import KVHandoff, PrefillResult
+from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 from kvtransfer.lease_terms import LeaseId, Promise, Refusal
 
 PLACE = Method[PlacementRequest, Placement | Rejection]("place", PlacementRequest, Placement | Rejection)
@@ -101,8 +101,8 @@ START = Method[Start, None]("start", Start)
 """Starts a stream."""
 STOP = Method[int, None]("stop", int)
 """A stream has no reader any more."""
-FORGET = Method[None, None]("forget", None)
-"""The cached prefixes of the worker cannot be trusted."""
+FORGET = Method[PulledBlocks | None, None]("forget", PulledBlocks | None)
+"""Cached KV blocks of the worker cannot be trusted: those that it has pulled, or all if none are named."""
 STEP = Method[list[tuple[int, TokenDelta]], None]("step", list[tuple[int, TokenDelta]])
 """Everything that one engine step produced for the streams of this connection."""
 STREAM_FAILED = Method[StreamFailed, None]("stream_failed", StreamFailed)

@@ -15,9 +15,9 @@ import msgspec
 
 from cluster.errors import Overloaded, ServingError
 from cluster.messages.generation import GenerateRequest
-from cluster.messages.ids import Outcome, RequestId, WorkerId
+from cluster.messages.ids import Outcome, RequestId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.scheduler_events import RequestClosed, SchedulerEvent
+from cluster.messages.scheduler_events import HandoffChecked, RequestClosed, SchedulerEvent
 from cluster.simulation.clock import VirtualLoop
 from cluster.simulation.pools.pool_setting import ClusterSetting
 from cluster.simulation.pools.reporter import SchedulerUnderTest
@@ -189,5 +189,5 @@ class _Client:
         assert self._receipt is None, "the session has given a second receipt"
         self._receipt = receipt
 
-    def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
+    def verified(self, checked: HandoffChecked) -> None:
         """Do nothing: simulated handoffs are not verified."""

@@ -24,7 +24,9 @@ from cluster.messages.transport import LinkSpeed
 from cluster.rpc.connection import Service
 from cluster.rpc.listener import Listener
 from cluster.rpc.protocol import ANSWER
+from cluster.worker.forgetting import Forgetting
 from cluster.worker.watchdog import Watchdog, show_life
+from kvtransfer.handoff import PulledBlocks
 from kvtransfer.lease_terms import LeaseEnd, LeaseId
 
 logger = logging.getLogger("baton.worker")
@@ -48,6 +50,8 @@ class WorkerHooks(msgspec.Struct, frozen=True, kw_only=True):
     """The proven links, for a report."""
     probing: Callable[[], WorkerId | None] = lambda: None
     """The prefill worker to which a link is proved or measured now."""
+    on_convicted: Callable[[WorkerId], None] = lambda prefill: None
+    """Called with a prefill worker whose handoffs to this worker were wrong."""
     take_transfers: Callable[[], list[TransferSample]] = list
     """The transfers since the last report."""
 
@@ -66,7 +70,7 @@ class Worker:
         scheduler: SchedulerClient,
         hooks: WorkerHooks,
     ) -> None:
-        """`service`: what other processes may ask of this worker, complete but for `ANSWER`."""
+        """`service`: what other processes may ask of this worker, complete but for `ANSWER` and `FORGET`."""
         self._id = worker
         self._pool = pool
         self._max_requests = config.max_ongoing_requests
@@ -82,6 +86,7 @@ class Worker:
         engine.attach(
             EngineHooks(on_prompt=self._count_prompt, on_step=hooks.on_step, on_ended_leases=hooks.on_ended_leases)
         )
+        self._forgetting = Forgetting(self, service, on_convicted=hooks.on_convicted, on_failed=self.fail)
         service.on_call(ANSWER, lambda _: show_life(engine, config.stall_timeout_s, worker))
         self._kv_events = KvEventFeed(worker, engine.kv_events, scheduler.send_kv_events)
         self._watchdog = Watchdog(engine, config.stall_timeout_s, lambda: self._say_left(config.stall_timeout_s))
@@ -97,6 +102,10 @@ class Worker:
             asyncio.create_task(self._watchdog.run()),
             asyncio.create_task(self._kv_events.run()),
         ]
+
+    async def forget(self, blocks: PulledBlocks) -> None:
+        """Raises ServingError if the engine cannot drop these blocks alone."""
+        await self._engine.forget(blocks)
 
     async def forget_prefixes(self) -> None:
         """Empty the engine's caches, which cannot be trusted. Raises ServingError if the engine cannot."""
@@ -160,7 +169,7 @@ class Worker:
                     reply = await self._scheduler.report(self._report(address, names_requests))
                     names_requests = reply.wants_requests
                     if reply.wants_kv_snapshot:
-                        self._kv_events.mirror.want_snapshot()
+                        self._kv_events.send_snapshot()
                     self._hooks.on_reply(reply)
                 except ServingError as error:
                     logger.warning("a report was not delivered: %s", error)

@@ -13,6 +13,7 @@ import msgspec
 
 from cluster.config.pools import DiskTierConfig, PoolConfig
 from cluster.engine_core.engine_hints import ENGINE_KIND
+from cluster.engine_core.token_pipe import TOKEN_PIPE
 from cluster.messages.ids import Pool
 from kvtransfer.lease_terms import engine_lease_s
 from kvtransfer.transport.topology import Device
@@ -30,11 +31,14 @@ configuration of Baton's.
 _KV_ROLES = {Pool.PREFILL: "kv_producer", Pool.DECODE: "kv_consumer"}
 
 
-def kv_transfer_arguments(pool: Pool, config: PoolConfig, device: Device, engine_id: str, kind: str) -> dict[str, Any]:
+def kv_transfer_arguments(
+    pool: Pool, config: PoolConfig, device: Device, engine_id: str, kind: str, token_pipe: str
+) -> dict[str, Any]:
     """Arguments for one engine of the pool. `kind`: as `EngineShape.kind`. `engine_id` must be new for each process: a
-    peer that knows its address must not take a restarted engine for the old one.
+    peer that knows its address must not take a restarted engine for the old one. `token_pipe`: path of the socket that
+    the engine's core sends tokens to.
     """
-    steps = {ENGINE_KIND: kind}
+    steps = {ENGINE_KIND: kind, TOKEN_PIPE: token_pipe}
     nixl = {
         "kv_connector": "NixlConnector",
         "kv_connector_module_path": "kvtransfer.connector",

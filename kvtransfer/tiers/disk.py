@@ -7,22 +7,24 @@ engine's interpreter for seconds. A file that is removed while a request asks fo
 """
 
 import hashlib
+import logging
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterable
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import vllm
 from huggingface_hub import try_to_load_from_cache
-from vllm.v1.kv_offload.base import OffloadingEvent, OffloadingSpec, OffloadKey
+from vllm.v1.kv_offload.base import LookupResult, OffloadingEvent, OffloadingSpec, OffloadKey, ReqContext
 from vllm.v1.kv_offload.tiering.base import TransferJob
 from vllm.v1.kv_offload.tiering.fs.manager import FileSystemTierManager
 
 from kvtransfer.tiers import disk_prune
+
+logger = logging.getLogger("baton.tiers")
 
 SHARE_BETWEEN_PRUNES = 0.05
 """Share of the capacity that a worker writes between two prunes, and by which it may exceed the capacity. More fills
@@ -54,6 +56,10 @@ class DiskTier(FileSystemTierManager):
         self._namespace = self._folder / hashlib.sha256(identity.encode()).hexdigest()[:16]
         self._kept: dict[OffloadKey, None] = {}
         """Blocks that this worker has written, oldest first, and no more than the capacity."""
+        self._removed: list[OffloadKey] = []
+        """Blocks that were forgotten since the last events."""
+        self._forgotten: set[OffloadKey] = set()
+        """Blocks that were forgotten, and whose files are not removed yet."""
         super().__init__(offloading_spec, root_dir=str(self._namespace), enable_kv_events=True, **by_vllm)
         self._prune()
 
@@ -72,6 +78,11 @@ class DiskTier(FileSystemTierManager):
                 self._kept.pop(key, None)
                 self._kept[key] = None
             yield event
+        if self._removed:
+            removed, self._removed = self._removed, []
+            for key in removed:
+                self._kept.pop(key, None)
+            yield OffloadingEvent(keys=removed, medium=self.medium, removed=True)
         num_gone = len(self._kept) - self._capacity_bytes // self.block_size_bytes
         if num_gone > 0:
             gone = list(islice(self._kept, num_gone))
@@ -79,15 +90,45 @@ class DiskTier(FileSystemTierManager):
                 del self._kept[key]
             yield OffloadingEvent(keys=gone, medium=self.medium, removed=True)
 
-    def drain_jobs(self) -> None:
-        """vLLM calls this when it empties the DRAM tier, whose blocks cannot be trusted, and leaves the disk as it is.
-        The disk holds the same blocks, so this method renames their folder: no worker finds them there, and pruning
-        removes them later.
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        return LookupResult.MISS if key in self._forgotten else super().lookup(key, req_context)
+
+    def has_written(self, key: OffloadKey) -> bool:
+        """Whether this worker has written the block and not removed it."""
+        return key in self._kept
+
+    def forget(self, keys: Iterable[OffloadKey]) -> None:
+        """Remove those of the blocks that this worker has written. What other workers have written to the same disk
+        stays. This worker does not find the blocks from now on; the files are removed beside the engine's steps.
         """
-        super().drain_jobs()
-        self._kept.clear()
-        with suppress(FileNotFoundError):  # another worker on this disk has renamed it
-            self._namespace.rename(f"{self._namespace}.distrusted-{time.time_ns()}")
+        unnoted = self._unnoted()
+        written = [key for key in keys if key in self._kept or key in unnoted]
+        if not written:
+            return
+        for key in written:
+            self._kept.pop(key, None)
+        self._removed += written
+        self._forgotten.update(written)
+        self._lookup_manager.mark_miss(written)
+        threading.Thread(target=self._remove, args=(written,), name="baton-disk-forget", daemon=True).start()
+
+    def forget_all(self) -> None:
+        """Remove all blocks that this worker has written."""
+        self.forget([*self._kept, *self._unnoted()])
+
+    def _unnoted(self) -> set[OffloadKey]:
+        """Blocks that are written or being written, and that `take_events` has not given yet."""
+        stored = {key for event in self.events or () for key in event.keys}
+        return stored.union(*self._store_job_keys.values())
+
+    def _remove(self, keys: list[OffloadKey]) -> None:
+        for key in keys:
+            try:
+                Path(self.file_mapper.get_file_name(key)).unlink(missing_ok=True)
+            except OSError as error:  # the block stays forgotten
+                logger.error("a wrong block cannot be removed from the disk: %s", error)
+            else:
+                self._forgotten.discard(key)
 
     def shutdown(self) -> None:
         super().shutdown()

@@ -24,7 +24,7 @@ from router.placement.goodput import is_hopeless, least_prefill_s
 from router.placement.no_candidates import no_room_again, no_worker
 from router.placement.placement_input import PlacementInput
 from router.placement.placer import Arrivals, Placer
-from router.prefixes.block_table import Hit
+from router.prefixes.narrowing import Hit
 from router.quarantine.quarantine import Quarantine, quarantined
 
 CONTENDED_S: Final = 5.0

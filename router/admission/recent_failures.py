@@ -10,7 +10,7 @@ from cluster.messages.ids import SloClass
 from cluster.messages.placement import PlacementRequest
 from router.placement.candidates import Candidates, Choice
 from router.placement.placement_input import PlacementInput
-from router.prefixes.block_table import Hit
+from router.prefixes.narrowing import Hit
 
 FRESH_S: Final = 0.02
 """Time for which a failure counts, in seconds. Higher refuses requests for which room has come up since; lower prices

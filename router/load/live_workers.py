@@ -2,7 +2,7 @@
 
 A worker exists by its reports: the first report adds the worker, and REPORT_TIMEOUT_S without a report removes it, so
 that a restarted Scheduler knows all workers after one report interval. A worker whose connection to the Scheduler has
-ended, or that several ingresses cannot reach (router/load/suspected_workers.py), gets no requests until it reports
+ended, or that several ingresses cannot reach (router/trust/suspected_workers.py), gets no requests until it reports
 again. What is known of that worker is kept, since it may well live. A worker that has missed a few reports is stale
 (router/load/worker_state.py): it is used only if all workers of its pool are. cluster/worker/watchdog.py finds an
 engine that lives and does not answer.
@@ -14,21 +14,22 @@ from typing import Final, final
 
 import msgspec
 
+from cluster.config.scheduler import MAX_INDEXED_BLOCKS
 from cluster.messages.ids import IngressId, Pool, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.reports import WorkerReport
 from cluster.messages.views import ClusterView, RosterChange, RosterEntry, WorkerView
 from router.links.link_plan import LinkPlan
 from router.load.charge import Charge
-from router.load.kv_formats import KvFormats
 from router.load.prefill_share import PrefillShare, lately
 from router.load.roster import Roster
-from router.load.suspected_pairs import SuspectedPairs
-from router.load.suspected_workers import SuspectedWorkers
 from router.load.worker_state import WorkerState
 from router.prediction.learned_latency import LatencyModels
 from router.prediction.worker_model import WorkerModel
 from router.prefixes.index import PrefixIndex
+from router.trust.handoff_trust import HandoffTrust
+from router.trust.kv_formats import KvFormats
+from router.trust.suspected_workers import SuspectedWorkers
 
 REPORT_TIMEOUT_S: Final = 6.0
 """Report age after which a worker counts as gone, in seconds. Lower removes workers that are only busy; higher keeps
@@ -81,15 +82,15 @@ class WorkersByPool:
 
 @final
 class LiveWorkers:
-    def __init__(self) -> None:
+    def __init__(self, max_indexed_blocks: int = MAX_INDEXED_BLOCKS) -> None:
         self.models = LatencyModels()
-        self.index = PrefixIndex()
+        self.index = PrefixIndex(max_indexed_blocks)
         self.by_id: dict[WorkerId, WorkerState] = {}
         """All workers that are known, also those that can probably not be reached."""
         self.num_placed = 0
         """Placements so far."""
-        self.pairs = SuspectedPairs()
-        """Pairs of workers that hand nothing over, because a handoff between them was wrong."""
+        self.trust = HandoffTrust()
+        """What verified handoffs have shown of the workers."""
         self.kv_formats = KvFormats()
         """What the KV blocks of the workers look like."""
         self.suspects = SuspectedWorkers()
@@ -142,6 +143,11 @@ class LiveWorkers:
         self._forget_the_silent(now)
         return state
 
+    def report_of(self, worker: WorkerId) -> WorkerReport | None:
+        """The latest report of a worker. None if the worker is not known."""
+        state = self.by_id.get(worker)
+        return state.report if state is not None else None
+
     def suspect(self, ingress: IngressId | None, worker: WorkerId, now: float) -> None:
         """An ingress could not reach the worker."""
         if worker in self.by_id and self.suspects.suspect(ingress, worker, now):
@@ -163,6 +169,7 @@ class LiveWorkers:
         self._roster.remove(worker)
         self.index.forget(worker)
         self.models.forget(worker)
+        self.trust.pairs.forget(worker)
         self.links.forget(worker, now)
 
     def handle_kv_events(self, events: KvEvents, now: float) -> bool:
@@ -236,6 +243,7 @@ class LiveWorkers:
             assert worker == state.worker
             state.validate()
         self.index.validate()
+        self.trust.pairs.validate()
         self.links.validate()
         self.suspects.validate()
         self._roster.validate(frozenset(self.by_id))

@@ -7,10 +7,10 @@ from cluster.messages.ids import Path, WorkerId
 from cluster.messages.placement import Prediction
 from router.load.charge import Work
 from router.load.live_workers import WorkersByPool
-from router.load.suspected_pairs import Pair
 from router.load.worker_state import WorkerState
 from router.placement.placement_input import PlacementInput
 from router.prediction.learned_latency import LatencyModels
+from router.trust.suspected_pairs import Pair
 
 
 @final

@@ -3,21 +3,22 @@
 from cluster.messages.ids import IngressId
 from cluster.messages.placement import Placement
 from router.load.charge import Charge
+from router.load.live_workers import LiveWorkers
 from router.placement.candidates import Choice
 from router.placement.cost import MARGIN
 from router.placement.placement_input import PlacementInput
 from router.placement.work import unpriced_work
-from router.prediction.learned_latency import LatencyModels
+from router.trust.handoff_trust import HandoffTrust
 
 
-def commit(placement_input: PlacementInput, choice: Choice, models: LatencyModels, ingress: IngressId | None) -> Charge:
+def commit(placement_input: PlacementInput, choice: Choice, workers: LiveWorkers, ingress: IngressId | None) -> Charge:
     """Charge the request to the chosen workers, until `Charges.release`."""
     prefill, decode, now = choice.prefill, choice.decode, placement_input.now
     work = choice.work
     if work is None:
-        work = unpriced_work(placement_input, prefill, decode, models)
+        work = unpriced_work(placement_input, prefill, decode, workers.models)
     request, kv_tokens = placement_input.request, placement_input.kv_tokens
-    placement = _placement_of(placement_input, choice)
+    placement = _placement_of(placement_input, choice, workers.trust)
     charge = Charge(request, placement, placement_input.lengths, work, kv_tokens, placement_input.due_at, ingress, now)
     prefilling, generating = prefill or decode, decode or prefill
     assert prefilling is not None
@@ -31,8 +32,9 @@ def commit(placement_input: PlacementInput, choice: Choice, models: LatencyModel
     return charge
 
 
-def _placement_of(placement_input: PlacementInput, choice: Choice) -> Placement:
+def _placement_of(placement_input: PlacementInput, choice: Choice, trust: HandoffTrust) -> Placement:
     prefilling = choice.prefill or choice.decode
+    handoff = trust.terms(choice.prefill.report, choice.decode.report) if choice.prefill and choice.decode else None
     is_held = choice.prediction is not None and choice.prediction.holds_first
     return Placement(
         path=choice.path,
@@ -45,4 +47,5 @@ def _placement_of(placement_input: PlacementInput, choice: Choice) -> Placement:
         considered=choice.considered,
         holds_first_until_s=MARGIN * placement_input.slo_ttft_s if is_held else 0.0,
         num_engines_lost=placement_input.request.num_engines_lost,
+        handoff=handoff,
     )

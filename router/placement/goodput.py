@@ -20,7 +20,6 @@ from typing import Final, final
 
 from cluster.messages.ids import Path, Pool
 from cluster.messages.placement import Prediction
-from router.load.suspected_pairs import Pair
 from router.load.worker_state import WorkerState
 from router.placement import lmetric
 from router.placement.candidates import Candidates, Choice
@@ -30,7 +29,8 @@ from router.placement.option import Option
 from router.placement.placement_input import PlacementInput
 from router.placement.work import DecodePart, PrefillPart, prefill_s, slowdown_beside_decodes
 from router.prediction.learned_latency import LatencyModel, LatencyModels
-from router.prefixes.block_table import Hit
+from router.prefixes.narrowing import Hit
+from router.trust.suspected_pairs import Pair
 
 NUM_PREFILL_CANDIDATES: Final = 3
 """Prefill workers that are priced for a request. Higher costs time for each placement; lower misses the cheapest."""

@@ -8,7 +8,7 @@ from cluster.messages.placement import PlacementRequest, Slo
 from router.load.prompt_demand import Demand
 from router.load.worker_state import WorkerState
 from router.prediction.output_lengths import LengthHistogram
-from router.prefixes.block_table import Hit
+from router.prefixes.narrowing import Hit
 
 RESERVED_OUTPUT_SHARE: Final = 0.5
 """Share of the expected output that memory is reserved for, since other requests end while the request grows. Higher

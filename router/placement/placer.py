@@ -18,7 +18,7 @@ from router.placement.placement_input import USUAL, Later, Others, PlacementInpu
 from router.placement.time_price import time_price
 from router.prediction.decaying import moving_median
 from router.prediction.output_lengths import OutputLengths
-from router.prefixes.block_table import Hit
+from router.prefixes.narrowing import Hit
 
 USUAL_SHARE: Final = 0.02
 """Share of itself by which one request moves the usual objectives of its class. Higher follows chance; lower learns
@@ -68,8 +68,8 @@ class Placer:
     def candidates_for(self, placement_input: PlacementInput, ingress: IngressId | None) -> Candidates:
         workers, now = self._workers, placement_input.now
         unreachable = workers.suspects.of(ingress, now)
-        by_pool, pairs = workers.by_pool(now), workers.pairs.held(now)
-        return candidates_of(placement_input, by_pool, pairs, unreachable, workers.num_placed)
+        by_pool, barred = workers.by_pool(now), workers.trust.pairs.barred(placement_input.request.can_verify, now)
+        return candidates_of(placement_input, by_pool, barred, unreachable, workers.num_placed)
 
     def choose(self, placement_input: PlacementInput, candidates: Candidates) -> Choice | None:
         """Returns None if no worker can take the request."""
@@ -80,7 +80,7 @@ class Placer:
 
     def commit(self, placement_input: PlacementInput, choice: Choice, ingress: IngressId | None) -> Charge:
         """Charge the request to the chosen workers."""
-        charge = commit(placement_input, choice, self._workers.models, ingress)
+        charge = commit(placement_input, choice, self._workers, ingress)
         self._charges.add(charge, placement_input.now)
         self.answered(placement_input)
         self._workers.placed(charge, placement_input.request.block_hashes, placement_input.now)

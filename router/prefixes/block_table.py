@@ -1,126 +1,106 @@
-"""BlockTable: which workers hold which KV blocks, and in which tier. It has one entry for each block: a bit mask.
+"""BlockTable: which workers hold which KV blocks, and in which tier.
 
 A holder is a worker from the moment at which nothing is known of its blocks to the moment at which all of them are
-forgotten. A holder has a slot in every mask, with one bit for each tier. When a holder is closed, its slot is no longer
-live. A sweep over the table clears the bits of closed slots, a part with each call, so that no call pays for a worker
-with a million blocks. Then the slot is free again.
+forgotten. A holder has a slot in every entry (router/prefixes/holder.py). When a holder is closed, its slot is no
+longer live.
 
-One walk finds the prefix of a prompt for all workers: the mask of slots that hold every block so far narrows until no
-slot is left. The walk works on runs of equal masks (router/prefixes/runs.py). Beyond the first DENSE_BLOCKS it finds
-the end of a run by bisection, to within STRIDE_BLOCKS. Engines evict a prefix from its end, so no block is missing
-between equal masks. Equal masks that were written together are one object, so a block costs a key and a place in the
-dictionary.
+When the table is full, the generations of blocks that were not used for longest expire
+(router/prefixes/generations.py): they are found no more, and their holders are cut. Blocks count as used when KV events
+name them, and when a look-up finds them.
 
-Invariants: there are at most `max_blocks` entries; no entry is 0; a free slot has no bit in any entry.
+A sweep over the table removes closed slots and expired blocks, a part with each call, so that no call pays for a worker
+with a million blocks. Then the slots are free again.
+
+Invariants: there are at most `max_blocks` entries; a free slot has no bit in any entry; a holder that is not cut has
+all its blocks in the table.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from sys import getsizeof
+from collections.abc import Sequence
 from typing import Final, final
 
-from router.prefixes.runs import DENSE_BLOCKS, STRIDE_BLOCKS, runs
+from router.prefixes.entries import SHARD_COST, Entries
+from router.prefixes.generations import Generations
+from router.prefixes.holder import ALL, Holder, single_bits, slot_of, unit_of
+from router.prefixes.narrowing import Hit, Narrowing
 from router.prefixes.worker_bits import MAX_GROUPS
 
-GPU, HOST, DISK = 1, 2, 4
-ALL = GPU | HOST | DISK
-
-_SLOT_BITS: Final = 3
-_KEY_OBJECT_BYTES: Final = 48
-"""Memory of a key of KEY_BYTES as a Python object, in bytes."""
+_GENERATIONS: Final = 16
+"""Generations of a full table. More has entries written more often, once in each generation in which a block is used;
+fewer tells less exactly which blocks were used lately.
+"""
 _SWEEP_BLOCKS: Final = 256
-"""Blocks that a call sweeps at least. More makes each call slower; fewer keeps closed slots in the masks longer."""
-_SWEPT_PER_JOINED: Final = 16
-"""Blocks that are swept for each block that is added, so that a sweep is faster than the growth of a crowded table.
-More makes each call slower; fewer lets the table run full.
+"""Blocks that a call sweeps at least, on average. More makes each call slower; fewer keeps closed slots in the entries
+longer.
+"""
+_SWEPT_PER_JOINED: Final = 8
+"""Blocks that are swept for each block that is added, so that a sweep is faster than the growth of a full table. More
+makes each call slower; with less than 6, single calls pay for whole sweeps.
+"""
+_JOINED_PER_SWEEP: Final = 1 / 32
+"""Blocks that are added between two sweeps, for each block of the table, if nothing is closed or expired. More lets the
+shards grow by what was removed from them; fewer looks at them in vain.
 """
 _MAX_CLOSED: Final = 64
-"""Closed slots from which a sweep runs at once. More makes masks larger and look-ups slower; fewer pays for whole
+"""Closed slots from which a sweep runs at once. More makes entries larger and look-ups slower; fewer pays for whole
 sweeps in single calls.
 """
 
 
 @final
-class Hit:
-    """The leading KV blocks of a prompt that a worker holds."""
-
-    __slots__ = ("num_blocks", "num_gpu_blocks")
-
-    def __init__(self, num_blocks: int, num_gpu_blocks: int) -> None:
-        self.num_blocks = num_blocks
-        """Blocks in any tier, counted from the start of the prompt without a gap."""
-        self.num_gpu_blocks = num_gpu_blocks
-        """Blocks in the engine's own memory, counted in the same way."""
-
-    def __repr__(self) -> str:
-        return f"Hit({self.num_blocks}, {self.num_gpu_blocks})"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Hit):
-            return NotImplemented
-        return self.num_blocks == other.num_blocks and self.num_gpu_blocks == other.num_gpu_blocks
-
-    def __hash__(self) -> int:
-        return hash((self.num_blocks, self.num_gpu_blocks))
-
-
-@final
-class Holder:
-    """A worker in the table, until its blocks are forgotten."""
-
-    __slots__ = ("bits", "has_blocks", "is_cut", "is_live", "slot", "unit", "worker_bit")
-
-    def __init__(self, worker_bit: int, slot: int) -> None:
-        self.worker_bit = worker_bit
-        self.slot = slot
-        self.unit = 1 << slot * _SLOT_BITS
-        self.bits = {place: place * self.unit for place in (GPU, HOST, DISK)}
-        self.is_live = True
-        self.has_blocks = False
-        self.is_cut = False
-        """The table had no room for some blocks of the worker."""
-
-
-@final
 class BlockTable:
     __slots__ = (
-        "_blocks",
         "_closed",
+        "_credit",
+        "_entries",
         "_free",
+        "_generations",
         "_groups",
         "_holders",
         "_live",
         "_num_joined",
-        "_sweeping",
+        "_removes_before",
+        "_sweep_at",
+        "_swept_places",
         "_swept_slots",
+        "_swept_through",
         "max_blocks",
     )
 
     def __init__(self, max_blocks: int) -> None:
         self.max_blocks = max_blocks
-        self._blocks: dict[bytes, int] = {}
+        self._generations = Generations(max(1, max_blocks // _GENERATIONS))
+        self._entries = Entries(max_blocks, self._generations)
         self._holders: list[Holder | None] = []
         """Holders by slot. None for a slot that is free, or closed and not yet swept."""
         self._free: list[int] = []
         self._closed: list[int] = []
         """Closed slots that the next sweep clears."""
-        self._sweeping: Iterator[bytes] | None = None
-        self._swept_slots: list[int] = []
-        """Closed slots that the current sweep clears."""
         self._live = 0
         """The GPU bit, which is the lowest one, of every live slot."""
+        self._sweep_at: int = self._entries.num_shards
+        """The shard that is swept next. The number of shards if no sweep is under way."""
+        self._swept_slots: list[int] = []
+        """Closed slots that the current sweep clears."""
+        self._swept_places = 0
+        """The bits of `_swept_slots`."""
+        self._removes_before = 0
+        """Generation before which the current sweep removes blocks. 0 if none has expired since the sweep before."""
+        self._swept_through = 0
+        """Generation before which no block is left after the current sweep."""
+        self._credit = 0
+        """Blocks that may be swept now."""
         self._num_joined = 0
         """Blocks that were added since the latest sweep began."""
         self._groups: dict[int, int] = {}
         """Bits of workers by GPU bits of their slots: a cache for `_workers_of`."""
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self._entries)
 
     @property
-    def memory_bytes(self) -> int:
-        """Approximate: masks are left out, because most of them are shared."""
-        return getsizeof(self._blocks) + len(self._blocks) * _KEY_OBJECT_BYTES
+    def has_room(self) -> bool:
+        """Whether dropped blocks of a worker may come back, without the blocks of others being dropped for them."""
+        return len(self._entries) <= self.max_blocks // 2
 
     def open(self, worker_bit: int) -> Holder:
         """A holder without blocks. `worker_bit`: the worker's bit in WorkerBits."""
@@ -145,163 +125,103 @@ class BlockTable:
             return
         self._closed.append(holder.slot)
         while len(self._closed) > _MAX_CLOSED:
-            self.sweep(len(self._blocks) + 1)
+            self._sweep_all()
 
     def join(self, holder: Holder, place: int, hashes: Sequence[bytes]) -> None:
-        """The holder has these blocks in the tier `place`. Blocks without room in the table are left out; then the
-        holder is cut.
+        """The holder has these blocks in the tier `place`. They count as used. If the table has no room for all of
+        them, it keeps the first ones.
         """
-        blocks, bits = self._blocks, holder.bits[place]
         holder.has_blocks = True
         self._num_joined += len(hashes)
-        for mask, start, end in runs(blocks, hashes):
-            if not mask:
-                part = hashes[start : min(end, start + self.max_blocks - len(blocks))]
-                holder.is_cut |= len(part) < end - start
-                blocks.update(dict.fromkeys(part, bits))
-            elif not mask & bits:
-                blocks.update(dict.fromkeys(hashes[start:end], mask | bits))
+        most = max(1, self.max_blocks // _GENERATIONS)
+        for end in range(len(hashes), 0, -most):
+            part = hashes[max(0, end - most) : end]
+            while len(self._entries) + len(part) > self.max_blocks:
+                self._expire(self.max_blocks - len(part))
+                self._sweep_all()
+            self._entries.use(part, holder.bits[place], holder.entry(place, self._generations.current))
 
     def leave(self, holder: Holder, place: int, hashes: Sequence[bytes]) -> None:
         """The holder no longer has these blocks in the tier `place`."""
-        blocks, bits = self._blocks, holder.bits[place]
-        for mask, start, end in runs(blocks, hashes):
-            if not mask & bits:
-                continue
-            part = hashes[start:end]
-            if rest := mask & ~bits:
-                blocks.update(dict.fromkeys(part, rest))
-            else:
-                for block in part:
-                    blocks.pop(block, None)
+        self._entries.remove(hashes, holder.bits[place])
 
     def longest(self, hashes: Sequence[bytes]) -> list[tuple[Hit, int]]:
-        """The hits of a prompt, each with the bits of its workers. Workers without the first block are absent."""
-        hits: list[tuple[Hit, int]] = []
-        alive = near = self._live
-        # `alive`: GPU bits of the slots that hold every block so far, in any tier.
-        # `near`: GPU bits of the slots that hold every block so far in the engine's own memory.
-        # `behind`: depths at which slots of `alive` have left `near`.
-        behind: dict[int, int] = {}
-        depth = 0
-        for mask, end in self._walk(hashes):
-            if not mask:
-                break
-            still = alive & (mask | mask >> 1 | mask >> 2)
-            if still != alive:
-                self._settle(hits, alive ^ still, depth, behind)
-                alive = still
-                near &= still
-                if not alive:
-                    return hits
-            if (ahead := near & mask) != near:
-                for unit in _bits(near ^ ahead):
-                    behind[unit] = depth
-                near = ahead
-            depth = end
-        self._settle(hits, alive, depth, behind)
-        return hits
-
-    def _walk(self, hashes: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-        """Mask and end of each run of a prompt; beyond DENSE_BLOCKS the end is found by bisection."""
-        blocks, num_blocks = self._blocks, len(hashes)
-        for mask, _, end in runs(blocks, hashes[:DENSE_BLOCKS]):
-            yield mask, end
-        end = DENSE_BLOCKS
-        while end < num_blocks:
-            mask, last = blocks.get(hashes[end], 0), end
-            stride, grows = STRIDE_BLOCKS, True
-            while stride >= STRIDE_BLOCKS:
-                is_same = last + stride < num_blocks and blocks.get(hashes[last + stride], 0) == mask
-                last += stride * is_same
-                grows &= is_same
-                stride = stride * 2 if grows else stride // 2
-            end = last + 1
-            yield mask, end
+        """The hits of a prompt, each with the bits of its workers. Workers without the first block are absent. The
+        blocks that are found count as used if the table is at least half full.
+        """
+        found = Narrowing(self._live)
+        is_old = self._entries.walk(hashes, found)
+        found.end()
+        if is_old and len(self._entries) >= self.max_blocks // 2:
+            self._entries.use(hashes[: found.depth], 0, 0)
+        return [(hit, self._workers_of(units)) for hit, units in found.found]
 
     def sweep(self, num_joined: int = 0) -> None:
-        """Go on with the sweep that clears closed slots. In a crowded table the sweep also makes room: it drops blocks
-        that are in no engine's own memory, the oldest first. `num_joined`: blocks that were added since the last call.
+        """Go on with the sweep that removes closed slots and expired blocks. `num_joined`: blocks that were added since
+        the last call.
         """
-        if self._sweeping is None and not self._begin_sweep():
+        entries = self._entries
+        if self._sweep_at == entries.num_shards and not self._begin_sweep():
             return
-        assert self._sweeping is not None
-        part = list(islice(self._sweeping, max(_SWEEP_BLOCKS, _SWEPT_PER_JOINED * num_joined)))
-        if not part:
-            self._sweeping = None
+        self._credit += max(_SWEEP_BLOCKS, _SWEPT_PER_JOINED * num_joined)
+        while self._sweep_at < entries.num_shards and self._credit > 0:
+            self._credit -= entries.sweep(self._sweep_at, self._swept_places, self._removes_before)
+            self._sweep_at += 1
+        if self._sweep_at == entries.num_shards:
+            self._generations.clear(self._swept_places)
             self._free += self._swept_slots
             self._swept_slots = []
-            return
-        blocks = self._blocks
-        closed = sum(ALL << slot * _SLOT_BITS for slot in self._swept_slots)
-        is_crowded = len(blocks) > self.max_blocks * 3 // 4
-        for block, mask in zip(part, map(blocks.get, part), strict=True):
-            if mask is None:
-                continue
-            if mask & closed:
-                if kept := mask & ~closed:
-                    blocks[block] = mask = kept
-                else:
-                    del blocks[block]
-                    continue
-            if is_crowded and not mask & self._live:
-                self._cut(mask)
-                del blocks[block]
+            self._swept_places = self._credit = 0
 
     def validate(self) -> None:
         """Assert every invariant."""
-        assert len(self._blocks) <= self.max_blocks
-        used = sum(
-            ALL << slot * _SLOT_BITS
-            for slot in (*self._closed, *self._swept_slots, *(h.slot for h in self._holders if h is not None))
-        )
-        for mask in self._blocks.values():
-            assert mask and not mask & ~used
+        assert len(self._entries) <= self.max_blocks
+        live = [holder.slot for holder in self._holders if holder is not None]
+        known = [*self._closed, *self._swept_slots, *live]
+        self._entries.validate(_places_of(known))
         for holder in self._holders:
             assert holder is None or holder.is_live
-        assert self._live == sum(h.unit for h in self._holders if h is not None)
-        known = [*self._free, *self._closed, *self._swept_slots, *(h.slot for h in self._holders if h is not None)]
-        assert sorted(known) == list(range(len(self._holders)))
+        assert self._live == sum([unit_of(slot) for slot in live])
+        assert sorted([*self._free, *known]) == list(range(len(self._holders)))
 
     def _begin_sweep(self) -> bool:
-        is_crowded = len(self._blocks) > self.max_blocks * 7 // 8 and self._num_joined >= self.max_blocks // 16
-        if not self._closed and not is_crowded:
+        num_blocks = len(self._entries)
+        if num_blocks > self.max_blocks * 7 // 8:
+            self._expire(self.max_blocks * 3 // 4)
+        has_expired = self._generations.oldest > self._swept_through
+        if not self._closed and not has_expired and self._num_joined <= num_blocks * _JOINED_PER_SWEEP:
             return False
-        self._num_joined = 0
-        self._sweeping = iter(list(self._blocks))
+        self._num_joined = self._sweep_at = 0
+        self._removes_before = self._generations.oldest if has_expired else 0
+        self._swept_through = self._generations.oldest
         self._swept_slots, self._closed = self._closed, []
+        self._swept_places = _places_of(self._swept_slots)
         return True
 
-    def _cut(self, mask: int) -> None:
-        """A block with this mask is dropped: its holders are cut."""
-        slots = {(bit.bit_length() - 1) // _SLOT_BITS for bit in _bits(mask)}
-        for holder in (self._holders[slot] for slot in slots):
-            if holder is not None:
-                holder.is_cut = True
+    def _sweep_all(self) -> None:
+        """End the sweep that is under way, and another one."""
+        for _ in range(2):
+            self._credit = len(self._entries) + SHARD_COST * self._entries.num_shards
+            self.sweep()
 
-    def _settle(self, hits: list[tuple[Hit, int]], units: int, depth: int, behind: dict[int, int]) -> None:
-        """These slots hold the first `depth` blocks, and not the next one."""
-        if not depth:
-            return
-        if behind:
-            for unit in [u for u in behind if u & units]:
-                hits.append((Hit(depth, behind.pop(unit)), self._workers_of(unit)))
-                units ^= unit
-        if units:
-            hits.append((Hit(depth, depth), self._workers_of(units)))
+    def _expire(self, num_kept: int) -> None:
+        """Find the oldest blocks no more, so that `num_kept` are left. Their holders are cut."""
+        places = self._generations.expire(num_kept)
+        if places:
+            for holder in self._holders:
+                if holder is not None and places & ALL * holder.unit:
+                    holder.is_cut = True
 
     def _workers_of(self, units: int) -> int:
         group = self._groups.get(units)
         if group is None:
             if len(self._groups) >= MAX_GROUPS:
                 self._groups.clear()
-            holders = [self._holders[(unit.bit_length() - 1) // _SLOT_BITS] for unit in _bits(units)]
+            holders = [self._holders[slot_of(unit)] for unit in single_bits(units)]
             group = self._groups[units] = sum([holder.worker_bit for holder in holders if holder is not None])
         return group
 
 
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        lowest = mask & -mask
-        yield lowest
-        mask ^= lowest
+def _places_of(slots: list[int]) -> int:
+    """The bits of all tiers of these slots."""
+    return sum([ALL * unit_of(slot) for slot in slots])

@@ -1,43 +1,44 @@
 """PrefixIndex: the KV blocks that each worker caches, from KV events of workers and from placements.
 
-A worker is exact while every change of its caches was received, in order. A worker is degraded after a gap in the
-numbers of its messages, and after a message that reports missed changes of its engine. The known blocks of a degraded
-worker still count. The next snapshot replaces them and makes the worker exact again. After a gap the index asks for a
-snapshot; a worker that missed changes of its engine sends one by itself.
+A worker is exact while every change of its caches was received, in order, and nothing of it was dropped. It is degraded
+after a gap in the numbers of its messages, and after a message that reports missed changes of its engine. The known
+blocks of a degraded worker still count. The next snapshot replaces them and makes the worker exact again. After a gap
+the index asks for a snapshot; a worker that missed changes of its engine sends one by itself.
+
+The table of blocks is bounded (router/prefixes/block_table.py). When it is full, it drops the blocks that were not used
+for longest, and their workers are partial: what is known of them is right, and is not all. When there is room again,
+the index asks partial workers for snapshots, which make them exact. It asks for few snapshots at a time
+(router/prefixes/snapshot_turns.py).
 
 Expected blocks (router/prefixes/expected_blocks.py) count as blocks in the engine's own memory until a KV event names
 them.
 
-The table of blocks is bounded (router/prefixes/block_table.py). A worker whose blocks do not all fit stays degraded
-until it starts anew. The index does not ask for its snapshot, because the snapshot would not fit either.
-
-The key of a block is the last KEY_BYTES of vLLM's hash (cluster/messages/kv_events.py). With 2^22 indexed blocks, one
-look-up in 2^42 finds another block with the same key. Such a look-up costs a wrong prediction of a prefix hit, and no
+The key of a block is the last KEY_BYTES of vLLM's hash (cluster/messages/kv_events.py). With 2^24 indexed blocks, one
+look-up in 2^40 finds another block with the same key. Such a look-up costs a wrong prediction of a prefix hit, and no
 wrong answer: engines compare whole hashes.
 """
 
 from collections.abc import Sequence
 from typing import final
 
+from cluster.config.scheduler import MAX_INDEXED_BLOCKS
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvEvents, KvTier
-from router.prefixes.block_table import DISK, GPU, HOST, BlockTable, Hit, Holder
+from router.prefixes.block_table import BlockTable
 from router.prefixes.expected_blocks import PREDICTION_TTL_S, ExpectedBlocks
+from router.prefixes.holder import DISK, GPU, HOST, Holder
+from router.prefixes.narrowing import Hit
+from router.prefixes.snapshot_turns import SnapshotTurns
 from router.prefixes.worker_bits import WorkerBits
 
 __all__ = ["PREDICTION_TTL_S", "Hit", "PrefixIndex"]
-
-MAX_BLOCKS = 1 << 22
-"""Blocks in the index. More cost memory, about half a gigabyte for 2^22; with fewer than the workers cache, prefixes
-are found too short.
-"""
 
 _PLACES = {KvTier.GPU: GPU, KvTier.HOST: HOST, KvTier.DISK: DISK}
 
 
 @final
 class _Worker:
-    __slots__ = ("has_missed", "holder", "is_unsure", "last_number")
+    __slots__ = ("has_missed", "holder", "is_incomplete", "is_unsure", "last_number")
 
     def __init__(self, holder: Holder) -> None:
         self.holder = holder
@@ -47,34 +48,35 @@ class _Worker:
         """The index has missed messages of the worker. Only a snapshot can replace them."""
         self.is_unsure = False
         """The worker has missed changes of its engine."""
+        self.is_incomplete = False
+        """Parts of the worker's snapshot are still to come."""
 
 
 @final
 class PrefixIndex:
-    __slots__ = ("_bits", "_expected", "_table", "_workers")
+    __slots__ = ("_bits", "_expected", "_table", "_turns", "_workers")
 
-    def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
+    def __init__(self, max_blocks: int = MAX_INDEXED_BLOCKS) -> None:
         self._table = BlockTable(max_blocks)
         self._workers: dict[WorkerId, _Worker] = {}
         self._bits = WorkerBits()
         self._expected = ExpectedBlocks(self._bits)
+        self._turns = SnapshotTurns()
 
     @property
     def num_blocks(self) -> int:
         """Distinct blocks in the index."""
         return len(self._table)
 
-    @property
-    def memory_bytes(self) -> int:
-        return self._table.memory_bytes
-
     def is_exact(self, worker: WorkerId) -> bool:
-        """Whether every change of the worker's caches is in the index."""
+        """Whether the index knows exactly what the worker caches."""
         known = self._workers.get(worker)
-        return known is not None and not (known.has_missed or known.is_unsure or known.holder.is_cut)
+        if known is None or known.has_missed or known.is_unsure:
+            return False
+        return not (known.is_incomplete or known.holder.is_cut)
 
     def handle(self, events: KvEvents, now: float) -> bool:
-        """Take in KV events. Returns True if the worker is to send a snapshot."""
+        """Take in KV events. Returns True if messages of the worker were missed, which a snapshot must replace."""
         known = self._workers.get(events.worker) or self._add(events.worker)
         if known.last_number is not None and events.number <= known.last_number:
             return known.has_missed  # sent twice, or overtaken
@@ -83,6 +85,11 @@ class PrefixIndex:
             known.has_missed = known.is_unsure = False
         elif events.number - 1 != known.last_number:
             known.has_missed = True
+        if events.has_more:
+            self._turns.part_came(events.worker, now)
+        elif events.is_snapshot or known.is_incomplete:
+            self._turns.end(events.worker)
+        known.is_incomplete = events.has_more
         known.is_unsure |= not events.is_exact
         known.last_number = events.number
         num_joined = 0
@@ -100,18 +107,23 @@ class PrefixIndex:
         self._table.sweep(num_joined)
         return known.has_missed
 
-    def check(self, worker: WorkerId, last_number: int | None) -> bool:
+    def check(self, worker: WorkerId, last_number: int | None, now: float) -> bool:
         """A worker reports the number of its latest message, or None if it sends no KV events. Returns True if the
-        worker is to send a snapshot.
+        worker is to send a snapshot now.
         """
         if last_number is None:
             return False
         known = self._workers.get(worker)
         if known is None:
-            return True
+            return self._turns.take(worker, now)
         if known.last_number is None or known.last_number < last_number:
             known.has_missed = True
-        return known.has_missed
+        if known.has_missed:
+            return self._turns.take(worker, now)
+        if not known.holder.is_cut:
+            return False
+        self._table.sweep()  # also if no message comes that would do it
+        return self._table.has_room and self._turns.take_to_refill(worker, now)
 
     def predict(self, worker: WorkerId, block_hashes: Sequence[bytes], now: float) -> None:
         """A prompt was placed on the worker: these blocks are expected there."""
@@ -142,6 +154,7 @@ class PrefixIndex:
 
     def forget(self, worker: WorkerId) -> None:
         """The worker is gone."""
+        self._turns.end(worker)
         bit = self._bits.retire(worker)
         if bit is not None:
             self._expected.retire(bit)

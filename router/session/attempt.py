@@ -4,7 +4,6 @@ Invariant: a handoff that was granted is either given to one decode worker or wi
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -15,8 +14,7 @@ from cluster.errors import GenerationFailed, HandoffMismatch, PrefillFailed
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.placement import Placement
-from cluster.messages.scheduler_events import FirstToken, PairSuspected, PrefillDone
-from kvtransfer import verify
+from cluster.messages.scheduler_events import FirstToken, HandoffVerdict, PrefillDone
 from kvtransfer.handoff import PrefillResult
 from router.session.deadline import FirstTokenDeadline, now
 from router.session.handoff_check import HandoffCheck
@@ -24,8 +22,6 @@ from router.session.ports import SessionPorts
 from router.session.timing import Timing
 
 T = TypeVar("T")
-
-logger = logging.getLogger("baton.session")
 
 
 class PlacementAttempt:
@@ -96,8 +92,7 @@ class PlacementAttempt:
                 first = await coming
         if first is not None:
             self.check_finish(first)
-            await self._check_first(first)
-            yield self._first_generated(first)
+            yield self._first_generated(await self._checked(first))
 
     def check_finish(self, delta: TokenDelta) -> None:
         """Raises GenerationFailed. A session aborts no request that it still reads: such an abort is that of an engine
@@ -130,8 +125,9 @@ class PlacementAttempt:
             if self._is_answered:
                 return
             self._request = request.after(result.first.token_ids)
-        if request.is_verified:
-            self._check = HandoffCheck(worker, self._request, result, self._ports.decode)
+        handoff, terms, decode = result.handoff, self._placement.handoff, self._placement.decode
+        if request.is_verified and handoff is not None and terms is not None and decode is not None:
+            self._check = HandoffCheck(handoff, decode, terms, self._request, result, self._ports)
 
     def _timed(self, request: GenerateRequest) -> GenerateRequest:
         """The request with its objectives: the TTFT as the time that is left until the first token is due. A client
@@ -157,31 +153,34 @@ class PlacementAttempt:
         assert held is not None
         return held
 
-    async def _check_first(self, first: TokenDelta) -> None:
-        """The first token of the worker that generates is here. Raises HandoffMismatch."""
+    async def _checked(self, first: TokenDelta) -> TokenDelta:
+        """The first delta that may be released: `first`, unless the handoff does not pass its check. Raises
+        WorkerFailed.
+        """
         self._ports.scheduler.tell(FirstToken(request_id=self._request_id))
         self._withdraw()  # a decode worker that gives tokens does not redeem a handoff any more
         if self._check is not None:
             distance = await self._check.distance(first)
-            if distance is not None:
-                self._judge(distance)
+            if not self._check.accepts(distance):
+                return await self._generated_anew(first, self._check)
+        return first
 
-    def _judge(self, distance: float) -> None:
-        prefill, decode = self._placement.prefill, self._placement.decode
-        assert prefill is not None and decode is not None
-        self._ports.observer.verified(prefill, decode, distance)
-        if verify.agrees(distance):
-            return
-        logger.error(
-            "wrong KV blocks: request %s read others on %s than %s computed (%.2f nats apart)",
-            self._request_id,
-            decode,
-            prefill,
-            distance,
-        )
-        self._ports.decode.distrust(decode)
-        self._ports.scheduler.tell(PairSuspected(prefill=prefill, decode=decode))
-        raise HandoffMismatch("the handoff was wrong", decode)
+    async def _generated_anew(self, first: TokenDelta, check: HandoffCheck) -> TokenDelta:
+        """Go on with a computation on the same worker that does not use the handoff, which also tells who was wrong.
+        Raises HandoffMismatch if it disagrees with both.
+        """
+        worker, anew = self._placement.generating, None
+        try:
+            assert self.stream is not None
+            await self.stream.aclose()
+            self.stream = self._ports.decode.generate(worker, self._timed(check.request_anew), None)
+            anew = await self._deadline.within(anext(self.stream, None))
+        finally:
+            verdict = check.judge(first, anew)
+        if anew is None or verdict is HandoffVerdict.UNCLEAR:
+            raise HandoffMismatch("the handoff was wrong", worker)
+        self.check_finish(anew)
+        return anew
 
     def _first_generated(self, first: TokenDelta) -> TokenDelta:
         """The first delta of the worker that generates, as the client gets it. A prompt whose KV blocks were pulled

@@ -11,7 +11,7 @@ from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import SchedulerEvent
-from kvtransfer.handoff import KVHandoff, PrefillResult
+from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 from router.session.receipt import RequestObserver
 
 
@@ -65,8 +65,10 @@ class DecodePort(Protocol):
         """
         ...
 
-    def distrust(self, worker: WorkerId) -> None:
-        """Have a worker forget all cached KV blocks."""
+    def forget(self, worker: WorkerId, blocks: PulledBlocks | None) -> None:
+        """Have a worker of any pool drop cached KV blocks, all of them if `blocks` is None. Does nothing without a
+        connection to the worker.
+        """
         ...
 
 

@@ -8,6 +8,7 @@ from cluster import slo
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, Rejection
+from cluster.messages.scheduler_events import HandoffChecked
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +76,6 @@ class RequestObserver(Protocol):
         """Called exactly once per session."""
         ...
 
-    def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
+    def verified(self, checked: HandoffChecked) -> None:
         """A handoff was checked (kvtransfer/verify.py)."""
         ...

@@ -32,7 +32,7 @@ from cluster.errors import (
     WorkerUnreachable,
 )
 from cluster.messages.generation import GenerateRequest, PromptTokenSources, TokenDelta
-from cluster.messages.ids import Outcome, Path, RequestId, WorkerId
+from cluster.messages.ids import Outcome, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, WorkerLost
 from router.quarantine.quarantine import MAX_ENGINES_LOST
@@ -57,13 +57,13 @@ class Session:
         verifies: bool = False,
     ) -> None:
         """`verifies`: check the handoff, where there is one and the request allows it, before any token that depends on
-        the handoff is released.
+        the handoff is released. The handoff of a suspected pair is always checked.
         """
         self._request = request
         self._ports = ports
         self._terms = terms or Terms()
         self._timing = Timing(now() if self._terms.arrived_at is None else self._terms.arrived_at)
-        self._verifies = verifies and request.is_verifiable
+        self._verifies = verifies
         self._deadline = FirstTokenDeadline(first_token_timeout_s, self._timing)
         self._excluded: frozenset[WorkerId] = frozenset()
         """Workers that failed on this request."""
@@ -177,7 +177,8 @@ class Session:
             request = msgspec.structs.replace(request, request_id=self._attempt_id)
         if self._released:
             request = request.after(self._released)
-        is_verified = self._verifies and placement.path is Path.PREFILL_DECODE
+        terms = placement.handoff
+        is_verified = request.is_verifiable and terms is not None and (self._verifies or terms.num_strikes > 0)
         is_suspect = self._num_engines_lost > 0
         if is_verified or is_suspect:
             request = msgspec.structs.replace(request, is_verified=is_verified, is_suspect=is_suspect)
@@ -251,6 +252,7 @@ class Session:
             ttft_s=terms.ttft_s,
             tpot_s=terms.tpot_s,
             age_s=self._timing.age_s(now()),
+            can_verify=request.is_verifiable,
             can_hand_over=request.num_sequences == 1 and not request.needs_prompt_logprobs,
             excluded=self._excluded,
             lost=self._lost,

@@ -23,6 +23,7 @@ PURE_FOLDERS = (
     "cluster/simulation/results",
     "router/admission",
     "router/links",
+    "router/trust",
     "router/load",
     "router/placement",
     "router/prediction",

@@ -10,20 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from prometheus_client import REGISTRY
 from vllm.sampling_params import SamplingParams
 
 from cluster.engine.sampling_params import encode_sampling_params
 from cluster.messages.generation import GenerateRequest, TokenDelta
-from cluster.messages.ids import Pool, RequestId
+from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer import verify
-from kvtransfer.handoff import KVHandoff
+from kvtransfer.handoff import KVHandoff, PulledBlocks
 from kvtransfer.lease_terms import LeaseEnd, LeaseId
 from tests.real_cluster.bare_engine import CONFIG, a_bare_engine
 
 KV_BYTES = {Pool.PREFILL: 11 << 20, Pool.DECODE: 64 << 20}
 """The prefill engine has room for few prompts, so that freed blocks hold another one soon."""
 PARAMS = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+LONG = SamplingParams(temperature=0.0, max_tokens=150, ignore_eos=True)
 LENGTH, NUM_OTHERS = 1500, 4
 IN_TIME_S, TOO_LATE_S = 30.0, -1.0
 
@@ -57,12 +59,12 @@ class BareEngine:
         self.engine = a_bare_engine(pool, config, ends.take)
         self._num_requests = 0
 
-    def request(self, prompt: list[int]) -> GenerateRequest:
+    def request(self, prompt: list[int], params: SamplingParams = PARAMS) -> GenerateRequest:
         self._num_requests += 1
         return GenerateRequest(
             request_id=RequestId(f"request-{self._num_requests}"),
             prompt_token_ids=prompt,
-            sampling_params=encode_sampling_params(PARAMS),
+            sampling_params=encode_sampling_params(params),
             is_verified=True,
         )
 
@@ -71,12 +73,23 @@ class BareEngine:
         assert prefilled is not None and prefilled[0].handoff is not None
         return prefilled[0].handoff, prefilled[0].first
 
-    async def generate(self, prompt: list[int], handoff: KVHandoff | None, time_s: float) -> list[TokenDelta]:
+    async def generate(
+        self, prompt: list[int], handoff: KVHandoff | None = None, time_s: float = IN_TIME_S
+    ) -> list[TokenDelta]:
         feed, deltas = TokenBuffer(1), list[TokenDelta]()
         await self.engine.generations.start(self.request(prompt), handoff, feed, time.monotonic() + time_s)
         while batch := await feed.next():
             deltas += batch
         return deltas
+
+    async def long_answer(self, prompt: list[int], began: asyncio.Event) -> list[int]:
+        """Set `began` with the first token."""
+        feed, tokens = TokenBuffer(1), list[int]()
+        await self.engine.generations.start(self.request(prompt, LONG), None, feed)
+        while deltas := await feed.next():
+            began.set()
+            tokens += [token for delta in deltas for token in delta.token_ids]
+        return tokens
 
     async def free(self, lease: LeaseId) -> float:
         """Seconds until the blocks are free."""
@@ -113,6 +126,10 @@ async def lives_of_a_handoff() -> dict[str, Any]:
     steps["of such blocks, too late"] = seen(await decode.generate(prompt(0), handoff, TOO_LATE_S), first)
     steps["after it"] = seen(await decode.generate(prompt(0), None, IN_TIME_S), None)
 
+    steps["wrong copy, forgotten"] = await a_wrong_copy(prefill, decode)
+    forgotten = await two_lenders(prefill, decode)
+    cleared = await a_prefill_worker_that_forgets(prefill, decode)
+
     handoff, _ = await prefill.prefill(prompt(30))
     kept = await prefill.engine.prefills.extend_leases([handoff.lease, LeaseId("unknown")], 1.0)
     unused_end = await ends.of(handoff.lease)
@@ -126,7 +143,88 @@ async def lives_of_a_handoff() -> dict[str, Any]:
         "kept": kept == [handoff.lease],
         "unused_end": unused_end,
         "usage": usage,
+        "forgotten": forgotten,
+        "cleared": cleared,
     }
+
+
+async def a_wrong_copy(prefill: BareEngine, decode: BareEngine) -> dict[str, Any]:
+    """Pull blocks that hold another prompt, forget this handoff, and ask for the prompt again."""
+    handoff, _ = await prefill.prefill(prompt(0))
+    await prefill.free(handoff.lease)
+    for number in range(NUM_OTHERS):
+        other, _ = await prefill.prefill(prompt(1 + number))
+        await prefill.free(other.lease)
+    await decode.engine.forget_prefixes()
+    wrong = seen(await decode.generate(prompt(0), handoff), None)
+    assert wrong["sources"]["pulled"] == LENGTH
+    await decode.engine.forget(PulledBlocks(handoff.worker, handoff.lease))
+    return seen(await decode.generate(prompt(0)), None)
+
+
+async def two_lenders(prefill: BareEngine, decode: BareEngine) -> dict[str, Any]:
+    """Prompts that were pulled from two workers, answers on top of them that are over and that run, and what is left
+    after the decode engine forgets one of the workers. Both are the same engine here.
+    """
+    await decode.engine.forget_prefixes()
+    texts: dict[str, list[int]] = {}
+    leases: dict[str, LeaseId] = {}
+    for name, seed in (("good", 40), ("bad", 41), ("bad, too", 42)):
+        handoff, _ = await prefill.prefill(prompt(seed))
+        handoff = msgspec.structs.replace(handoff, worker=WorkerId(name.partition(",")[0]))
+        leases[name] = handoff.lease
+        texts[name] = prompt(seed) + seen(await decode.generate(prompt(seed), handoff), None)["tokens"]
+    for name in ("good", "bad"):  # the next turn, on top of what was pulled
+        texts[f"{name}, next"] = texts[name] + prompt(50)[:100]
+        await decode.generate(texts[f"{name}, next"])
+
+    async def local_tokens() -> dict[str, int]:
+        return {
+            name: seen(await decode.generate(text), None)["sources"]["local"] for name, text in sorted(texts.items())
+        }
+
+    result: dict[str, Any] = {"cached": await local_tokens()}
+    await decode.engine.forget(PulledBlocks(WorkerId("bad"), leases["bad, too"]))
+    result["without one handoff"] = await local_tokens()
+
+    right = {name: await decode.long_answer(texts[name], asyncio.Event()) for name in ("good", "bad")}
+    began = {name: asyncio.Event() for name in right}
+    answering = {name: asyncio.create_task(decode.long_answer(texts[name], began[name])) for name in right}
+    for event in began.values():
+        await event.wait()
+    preempted = num_preemptions()
+    await decode.engine.forget(PulledBlocks(WorkerId("bad")))
+    result["answers"] = {name: await answer == right[name] for name, answer in answering.items()}
+    result["preempted"] = num_preemptions() - preempted
+    # The request that began anew has computed its own blocks since then.
+    await decode.engine.forget(PulledBlocks(WorkerId("bad")))
+    result["of the answer that began anew"] = seen(await decode.generate(texts["bad"]), None)["sources"]["local"]
+    result["of the good lender"] = seen(await decode.generate(texts["good, next"]), None)["sources"]["local"]
+    result["of the next turn"] = seen(await decode.generate(texts["bad, next"]), None)["sources"]["local"]
+    return result
+
+
+async def a_prefill_worker_that_forgets(prefill: BareEngine, decode: BareEngine) -> dict[str, Any]:
+    """Everything is forgotten, while blocks are lent."""
+    handoff, first = await prefill.prefill(prompt(60))
+    began_at = time.monotonic()
+    await prefill.engine.forget_prefixes()
+    seconds = time.monotonic() - began_at
+    again, anew = await prefill.prefill(prompt(60))
+    lent = seen(await decode.generate(prompt(60), handoff), first)
+    await prefill.free(again.lease)
+    assert anew.prompt_sources is not None
+    return {"seconds": seconds, "local": anew.prompt_sources.local, "lent": lent}
+
+
+def num_preemptions() -> float:
+    """Of the engine that was started last."""
+    return REGISTRY.get_sample_value("vllm:num_preemptions_total", _labels("vllm:num_preemptions")) or 0.0
+
+
+def _labels(name: str) -> dict[str, str]:
+    (family,) = (metric for metric in REGISTRY.collect() if metric.name == name)
+    return family.samples[0].labels
 
 
 def seen(deltas: list[TokenDelta], reference: TokenDelta | None) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from tests.drills.word_lists import WordList, word_list
 from tests.real_cluster.service import CHANGES, Service
 
 NUM_BATCH, NUM_PROMPT, NUM_TOKENS = 4, 150, 1000
-ROOM_TOKENS, PREFILL_ROOM_TOKENS = 4096, 2048
+MAX_MODEL_LEN = 2048
+ROOM_TOKENS, PREFILL_ROOM_TOKENS = 4096, MAX_MODEL_LEN + 64
 """KV tokens of the decode worker and of the prefill worker."""
 KV_BYTES_PER_TOKEN = 2 * 2 * 2 * 64 * 5
 """Keys and values of 2 heads of 64 numbers of 2 bytes, in 5 layers (conf/models/baton-demo/config.json)."""
@@ -27,7 +28,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service whose engines have little memory."""
     changes: dict[str, Any] = {
         **CHANGES,
-        "engine": {"max_model_len": PREFILL_ROOM_TOKENS},
+        "engine": {"max_model_len": MAX_MODEL_LEN},
         "prefill": {"engine": {"kv_cache_memory_bytes": PREFILL_ROOM_TOKENS * KV_BYTES_PER_TOKEN}},
         "decode": {"engine": {"kv_cache_memory_bytes": ROOM_TOKENS * KV_BYTES_PER_TOKEN}},
         "ingress": {**CHANGES["ingress"], "keep_receipts": 100},

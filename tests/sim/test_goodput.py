@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from bench.data.shared_data import shared_file
+from bench.preemption import num_good, rush, served
 from cluster.messages.ids import IngressId, Outcome, Path, Pool, SloClass
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
@@ -21,9 +22,9 @@ from cluster.messages.transport import LinkSpeed
 from cluster.simulation.experiment import Cluster, Experiment
 from cluster.simulation.pools.pool_setting import Fault, Reporting
 from cluster.simulation.run import simulate
-from cluster.simulation.traffic.mixes import Mix, generate
+from cluster.simulation.traffic.mixes import generate
 from cluster.simulation.traffic.named_mixes import MIXES
-from cluster.simulation.traffic.slos import parse_slos, slo_of
+from cluster.simulation.traffic.slos import parse_slos
 from cluster.simulation.traffic.traces import read_trace
 from cluster.simulation.traffic.workload import Arrival, RequestRecord, SimRequest, at_rate, rate_per_s
 from cluster.slo import Objective, SloConfig
@@ -211,28 +212,14 @@ def test_batch_requests_give_way_and_are_served_in_the_end() -> None:
 
 def test_batch_requests_pause_for_interactive_ones_and_goodput_rises() -> None:
     """A batch job fills the workers, and a chat begins."""
-    slos, streams = SloConfig(), MIXES["background"].streams
-    chat, job = (
-        generate(Mix(what="", rate_per_s=per_s, streams=(stream,)), number, seed)
-        for stream, per_s, number, seed in zip(streams, (15.0, 10.0), (150, 160), (0, 1), strict=True)
-    )
-    late = [msgspec.structs.replace(row, arrival_s=row.arrival_s + 12.0) for row in chat]
-    arrivals = sorted([*late, *job], key=lambda row: row.arrival_s)
-    workload = at_rate(arrivals, 1.0, slo_of(slos, FOUR.isolated_prefill_s))
-
-    def served(*, preempts: bool) -> dict[SloClass, list[RequestRecord]]:
-        records = simulate(workload, FOUR.split(1), lambda: PendingPlacements(RouterState(slos, preempts=preempts)))
-        assert not [record for record in records if record.outcome is Outcome.FAILED]
-        return {slo_class: [r for r in records if r.slo_class is slo_class] for slo_class in SloClass}
-
-    without, with_pauses = served(preempts=False), served(preempts=True)
-    chat_without, chat_with = (attainment(records[SloClass.INTERACTIVE]) for records in (without, with_pauses))
-    job_without, job_with = (attainment(records[SloClass.BATCH]) for records in (without, with_pauses))
-    assert chat_with >= chat_without + 0.1
-    assert job_with >= job_without - 0.03
-    paused = [record for record in with_pauses[SloClass.BATCH] if record.num_pauses]
+    workload = rush(num_chat=150, num_job=160, begins_s=12.0, seed=0)
+    without, with_pauses = served(workload, preempts=False), served(workload, preempts=True)
+    assert not [record for record in with_pauses if record.outcome is Outcome.FAILED]
+    assert num_good(with_pauses, SloClass.INTERACTIVE) >= num_good(without, SloClass.INTERACTIVE) + 15
+    assert num_good(with_pauses, SloClass.BATCH) >= num_good(without, SloClass.BATCH) - 5
+    paused = [record for record in with_pauses if record.num_pauses]
     assert paused
-    assert all(record.outcome is Outcome.FINISHED for record in paused)
+    assert {(record.slo_class, record.outcome) for record in paused} == {(SloClass.BATCH, Outcome.FINISHED)}
     assert max(record.num_pauses for record in paused) <= MAX_PAUSES
 
 

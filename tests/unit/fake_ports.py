@@ -10,8 +10,8 @@ from cluster.errors import RequestPaused
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta, TokenLogprob
 from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.scheduler_events import RequestClosed, SchedulerEvent, WorkerLost
-from kvtransfer.handoff import KVHandoff, PrefillResult
+from cluster.messages.scheduler_events import HandoffChecked, RequestClosed, SchedulerEvent, WorkerLost
+from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 from router.placement.candidates import Candidates, Choice
 from router.placement.placement_input import PlacementInput
 from router.prediction.learned_latency import LatencyModels
@@ -201,19 +201,23 @@ class FakeDecode:
         self.given: list[tuple[str, KVHandoff | None]] = []
         self.requests: list[GenerateRequest] = []
         self.pulled: list[KVHandoff] = []
-        self.distrusted: list[str] = []
+        self.forgotten: list[tuple[str, PulledBlocks | None]] = []
         self.top_logprobs: list[TokenLogprob] | None = None
         self.top_logprobs_of: dict[str, list[TokenLogprob]] = {}
         """Log-probabilities of single workers whose answers differ."""
+        self.top_logprobs_of_copies: list[TokenLogprob] | None = None
+        """Log-probabilities from pulled blocks, if they differ."""
         self.cut_off: dict[str, FinishReason] = {}
         """How workers end every answer with their first token, for workers that do."""
         self.hangs_on: set[str] = set()
+        self.fails_without_handoff: dict[str, Exception] = {}
+        """How workers fail on requests for a computation anew, for workers that do."""
         self.num_ended = 0
         self._open: set[tuple[str, RequestId]] = set()
         """Streams by worker and request."""
         self._pausing: set[tuple[str, RequestId]] = set()
         """Streams that are to pause."""
-        self.gate, self.start_gate = Gate(), Gate()
+        self.gate, self.start_gate, self.anew_gate = Gate(), Gate(), Gate()
         self.redeem: Callable[[KVHandoff], bool] = lambda handoff: True
 
     def generate(
@@ -231,6 +235,10 @@ class FakeDecode:
         try:
             await self.start_gate.passed()
             await loop_rounds(self.delay_rounds)
+            if request.request_id.endswith("-anew"):
+                await self.anew_gate.passed()
+                if worker in self.fails_without_handoff:
+                    raise self.fails_without_handoff[worker]
             if worker in self.fails_before:
                 raise self.fails_before[worker]
             if worker in self.hangs_on:
@@ -247,7 +255,7 @@ class FakeDecode:
                     sources=PromptTokenSources(4 - pulled, 0, pulled),
                     finish=None if others else FinishReason.STOP,
                 ),
-                top_logprobs=self.top_logprobs_of.get(worker, self.top_logprobs),
+                top_logprobs=self._seen_by(worker, pulled > 0),
             )
             if worker in self.cut_off:
                 yield a_delta(finish=self.cut_off[worker])
@@ -270,20 +278,25 @@ class FakeDecode:
         """Takes effect before the next token."""
         self._pausing |= {(worker, request_id)} & self._open
 
-    def distrust(self, worker: WorkerId) -> None:
-        self.distrusted.append(worker)
+    def _seen_by(self, worker: str, is_copy: bool) -> list[TokenLogprob] | None:
+        if is_copy and self.top_logprobs_of_copies is not None:
+            return self.top_logprobs_of_copies
+        return self.top_logprobs_of.get(worker, self.top_logprobs)
+
+    def forget(self, worker: WorkerId, blocks: PulledBlocks | None) -> None:
+        self.forgotten.append((worker, blocks))
 
 
 class FakeObserver:
     def __init__(self) -> None:
         self.receipts: list[RouteReceipt] = []
-        self.distances: list[float] = []
+        self.checks: list[HandoffChecked] = []
 
     def closed(self, receipt: RouteReceipt) -> None:
         self.receipts.append(receipt)
 
-    def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
-        self.distances.append(distance)
+    def verified(self, checked: HandoffChecked) -> None:
+        self.checks.append(checked)
 
 
 class FakeCluster:

@@ -16,7 +16,7 @@ from cluster.simulation.pools.link_model import LinkModel
 from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, PoolSetting, worker_name
 from cluster.simulation.pools.reporter import Reporter, SchedulerUnderTest
 from cluster.simulation.pools.simulated_worker import SimulatedRequest, SimulatedWorker, handoff_of, kept_by
-from kvtransfer.handoff import KVHandoff, PrefillResult
+from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 
 TOKEN = 0
 """The id of every simulated token."""
@@ -95,7 +95,7 @@ class SimulatedPools:
         if there := self._workers.get(worker):
             there.pause(request_id)
 
-    def distrust(self, worker: WorkerId) -> None:
+    def forget(self, worker: WorkerId, blocks: PulledBlocks | None) -> None:
         """No-op: the caches of simulated workers are right."""
 
     def _find(self, worker: WorkerId) -> SimulatedWorker:

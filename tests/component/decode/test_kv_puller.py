@@ -212,14 +212,6 @@ async def test_nothing_is_pulled_without_a_promise(
     assert "computed here" in caplog.text
 
 
-async def test_nothing_is_pulled_while_the_cache_is_being_emptied() -> None:
-    worker = Worker()
-    worker.puller.is_paused = True
-    await worker.start()
-    assert (worker.engine.started, worker.lender.given_back) == ([None], [HANDOFF])
-    assert not worker.lender.asked.is_set()
-
-
 async def test_promise_is_extended_while_the_pull_waits_for_its_turn() -> None:
     worker = Worker()
     await worker.start()

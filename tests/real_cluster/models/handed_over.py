@@ -21,7 +21,7 @@ from cluster.repository import REPO_ROOT
 from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer import verify
 from kvtransfer.handoff import KVHandoff
-from router.load.kv_formats import unequal
+from router.trust.kv_formats import unequal
 from tests.expected import present
 from tests.real_cluster.bare_engine import a_bare_engine
 from tests.real_cluster.models.checkpoints import make

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from cluster.messages.ids import WorkerId
-from kvtransfer.handoff import PULL_DEADLINE, KVHandoff, PrefillResult, prompt_digest
+from kvtransfer.handoff import LENDER, PULL_DEADLINE, KVHandoff, PrefillResult, prompt_digest
 from tests.unit.factories import a_handoff, a_prefill_result, handoff_params
 
 P0 = WorkerId("p0")
@@ -17,7 +17,7 @@ def test_handoff_knows_its_tokens() -> None:
 
 
 def test_engine_gets_back_what_the_other_engine_returned_and_looks_nowhere_else() -> None:
-    ours = {"max_load_tokens": 0, PULL_DEADLINE: 5.0}
+    ours = {"max_load_tokens": 0, PULL_DEADLINE: 5.0, LENDER: "p0"}
     assert a_handoff().to_engine(5.0) == handoff_params() | ours
 
 

@@ -11,15 +11,16 @@ from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import EngineShape, WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import (
     FirstToken,
-    PairSuspected,
+    HandoffChecked,
+    HandoffVerdict,
     PrefillDone,
     RequestClosed,
     WorkerLeft,
     WorkerLost,
 )
 from router.load.live_workers import REPORT_TIMEOUT_S
-from router.load.suspected_pairs import PAIR_QUARANTINE_S
 from router.state import RouterState
+from router.trust.suspected_pairs import PAIR_QUARANTINE_S
 from tests.expected import of_kind, present
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, ids
 
@@ -183,9 +184,14 @@ def test_charges_of_an_ingress_end_with_it() -> None:
     state.validate()
 
 
-def test_pair_whose_handoff_was_wrong_is_tried_again_after_a_while() -> None:
+def a_strike(prefill: WorkerId, decode: WorkerId, number: int) -> HandoffChecked:
+    wrong = HandoffVerdict.COPY_WRONG
+    return HandoffChecked(prefill=prefill, decode=decode, verdict=wrong, distance=9.0, num_strikes=number)
+
+
+def test_pair_whose_handoff_was_wrong_twice_is_tried_again_after_a_while() -> None:
     state = a_state(num_prefill=1, num_decode=1)
-    state.handle(PairSuspected(prefill=WorkerId("p0"), decode=WorkerId("d0")), now=0.0)
+    state.handle(a_strike(WorkerId("p0"), WorkerId("d0"), 2), now=0.0)
     is_used = []
     for now in (1.0, PAIR_QUARANTINE_S + 1):
         for report in (a_prefill_report("p0"), a_decode_report("d0", "p0")):
@@ -270,7 +276,7 @@ class RouterStateMachine(RuleBasedStateMachine):
     @rule(prefill=st.sampled_from(PREFILLS), decode=st.sampled_from(DECODES))
     def suspect(self, prefill: WorkerId, decode: WorkerId) -> None:
         self.suspects[prefill, decode] = self.now + PAIR_QUARANTINE_S
-        self.state.handle(PairSuspected(prefill=prefill, decode=decode), self.now)
+        self.state.handle(a_strike(prefill, decode, 2), self.now)
 
     @rule(
         worker=workers,

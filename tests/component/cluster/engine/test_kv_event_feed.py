@@ -68,7 +68,7 @@ class Engine:
 @pytest.fixture
 async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Engine]]:
     monkeypatch.setattr(kv_events, "INTERVAL_S", 0.001)
-    monkeypatch.setattr(kv_events, "RETRY_S", 0.001)
+    monkeypatch.setattr(kv_events, "IDLE_INTERVAL_S", 0.004)
     engines: list[Engine] = []
     tasks: list[asyncio.Task[None]] = []
 
@@ -103,6 +103,13 @@ def lose(engine: Engine, monkeypatch: pytest.MonkeyPatch, *lost: int) -> None:
         return found
 
     monkeypatch.setattr(engine.sockets, "event", heard)
+
+
+def test_engine_that_changes_nothing_is_looked_at_rarely_until_it_does() -> None:
+    pauses = [kv_events.INTERVAL_S]
+    for found in (False, False, False, False, True):
+        pauses.append(kv_events.pause_s(pauses[-1], has_found=found))
+    assert pauses == pytest.approx([0.03, 0.06, 0.12, 0.24, 0.24, 0.03])
 
 
 async def test_what_the_engine_says_reaches_the_index(start: Callable[..., Engine]) -> None:
@@ -179,16 +186,37 @@ async def test_gap_that_the_engine_no_longer_has_is_said(
     assert (engine.holds(0), engine.holds(9)) == (None, Hit(1, 1))
 
 
-async def test_scheduler_that_was_away_is_told_everything(start: Callable[..., Engine]) -> None:
+async def test_scheduler_that_was_away_is_told_everything_when_it_asks(start: Callable[..., Engine]) -> None:
+    """Not before: it has just started, and many workers have as much to tell."""
     engine = start()
     engine.publish(stored(1))
     await until(lambda: engine.holds(1))
     engine.error = WorkerUnreachable("the Scheduler cannot be reached", "scheduler")
     engine.publish(stored(2))
-    await until(lambda: len(engine.feed.mirror.blocks(KvTier.GPU)) == 2)
-    engine.index, engine.error = PrefixIndex(), None
-    await until(lambda: engine.holds(1, 2) == Hit(2, 2))
+    await until(lambda: engine.feed.mirror.sent_through > len(engine.messages) + 1)
+    engine.index, engine.error, engine.messages = PrefixIndex(), None, []
+    engine.publish(stored(3))
+    await until(lambda: len(engine.feed.mirror.blocks(KvTier.GPU)) == 3)
+    await asyncio.sleep(10 * kv_events.INTERVAL_S)
+    assert engine.messages == []
+    assert engine.index.check(WORKER, engine.feed.mirror.sent_through, 0.0)
+    engine.feed.send_snapshot()
+    await until(lambda: engine.holds(1, 2, 3) == Hit(3, 3))
     assert engine.index.is_exact(WORKER)
+
+
+async def test_scheduler_that_missed_messages_and_lives_learns_it_from_the_next_report(
+    start: Callable[..., Engine],
+) -> None:
+    engine = start()
+    engine.publish(stored(1))
+    await until(lambda: engine.holds(1))
+    engine.error = WorkerUnreachable("the Scheduler does not read", "scheduler")
+    sent_through = engine.feed.mirror.sent_through
+    assert not engine.index.check(WORKER, sent_through, 0.0)
+    engine.publish(stored(2))
+    await until(lambda: engine.feed.mirror.sent_through > sent_through + 1)
+    assert engine.index.check(WORKER, engine.feed.mirror.sent_through, 0.0)
 
 
 async def test_batch_that_cannot_be_read_makes_the_worker_unsure(start: Callable[..., Engine]) -> None:

@@ -1,8 +1,12 @@
 """The tap between an engine's raw outputs and vLLM's output processor."""
 
+from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine import FinishReason as EngineFinishReason
@@ -10,6 +14,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from cluster.engine.token_tap import ITL_STEPS, RunningRequest, TapHooks, TokenTap
+from cluster.engine_core.token_pipe import PipedOutput, PipedStep
 from cluster.errors import ConstraintFailed, ErrorMessage, InvalidRequest, Overloaded, WorkerFailed
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta
 from cluster.messages.ids import WorkerId
@@ -57,9 +62,13 @@ class Tapped:
         self.finished: list[int] = []
         self.num_observed = 0
 
-    def add(self, name: str, kv_transfer_params: dict[str, object] | None = None) -> tuple[Sink, RunningRequest]:
+    def add(
+        self, name: str, kv_transfer_params: dict[str, object] | None = None, **sampling: Any
+    ) -> tuple[Sink, RunningRequest]:
         sink = Sink()
-        params = SamplingParams(max_tokens=NUM_TOKENS, output_kind=RequestOutputKind.FINAL_ONLY, detokenize=False)
+        params = SamplingParams(
+            max_tokens=NUM_TOKENS, output_kind=RequestOutputKind.FINAL_ONLY, detokenize=False, **sampling
+        )
         params.extra_args = {"kv_transfer_params": kv_transfer_params} if kv_transfer_params else None
         running = self.tap.open(name, params, sink)
         request = EngineCoreRequest(
@@ -85,6 +94,9 @@ class Tapped:
         self.num_observed += len(stats.inter_token_latencies_iter)
         self.finished += [request.num_generation_tokens for request in stats.finished_requests]
 
+    def pipe(self, *outputs: PipedOutput) -> None:
+        self.tap.take_piped(PipedStep(float(self.num_steps), list(outputs)))
+
     def _on_step(self) -> None:
         self.num_steps += 1
 
@@ -98,21 +110,83 @@ def first(name: str) -> EngineCoreOutput:
     return output(name, 0, prefill_stats=stats)
 
 
-def test_every_token_reaches_its_sink_and_is_counted_once() -> None:
+def piped(name: str, token: int, finish_reason: EngineFinishReason | None = None) -> PipedOutput:
+    return PipedOutput(f"{name}-internal", [token], finish_reason)
+
+
+def copy(name: str, **fields: object) -> EngineCoreOutput:
+    """What takes vLLM's way of an output whose tokens take the pipe."""
+    return EngineCoreOutput(f"{name}-internal", [], **fields)
+
+
+LAST = EngineFinishReason.LENGTH
+
+
+@pytest.mark.parametrize("is_copy_first", [False, True], ids=["pipe first", "copy first"])
+def test_every_token_reaches_its_sink_and_is_counted_once(is_copy_first: bool) -> None:
     tapped = Tapped()
     sinks = {name: tapped.add(name)[0] for name in ("a", "b")}
     tapped.step(*map(first, sinks))
     for token in range(1, NUM_TOKENS - 1):
-        tapped.step(*(output(name, token) for name in sinks))
-    last = {"finish_reason": EngineFinishReason.LENGTH}
-    tapped.step(*(output(name, NUM_TOKENS - 1, **last) for name in sinks))
+        tapped.pipe(*(piped(name, token) for name in sinks))
+    in_pipe = [piped(name, NUM_TOKENS - 1, LAST) for name in sinks]
+    copies = [copy(name, finish_reason=LAST) for name in sinks]
+    if is_copy_first:
+        tapped.step(*copies)
+    tapped.pipe(*in_pipe)
+    if not is_copy_first:
+        tapped.step(*copies)
+    tapped.step(first("of another worker"))
     for sink in sinks.values():
         assert sink.token_ids == list(range(NUM_TOKENS))
         assert sink.deltas[0].prompt_sources == PromptTokenSources(1, 2, 0)
-        assert sink.deltas[-1].finish_reason is FinishReason.LENGTH
+        assert [delta.finish_reason for delta in sink.deltas[-2:]] == [None, FinishReason.LENGTH]
     assert tapped.num_generated == 2 * NUM_TOKENS
-    assert tapped.finished == [NUM_TOKENS, NUM_TOKENS]
-    assert (tapped.num_steps, tapped.tap.num_running) == (NUM_TOKENS, 0)
+    assert tapped.finished == [NUM_TOKENS - is_copy_first] * 2, "vLLM's own count misses what comes after its end"
+    assert tapped.tap.num_running == 0
+
+
+@given(num_tokens=st.integers(2, 12), order=st.randoms(use_true_random=False))
+def test_tokens_stay_in_order_however_the_two_ways_overtake_each_other(num_tokens: int, order: Random) -> None:
+    tapped = Tapped()
+    sink, _ = tapped.add("a")
+    tokens = [piped("a", token, LAST if token == num_tokens - 1 else None) for token in range(1, num_tokens)]
+    in_pipe = [partial(tapped.pipe, token) for token in tokens]
+    on_vllms_way = [partial(tapped.step, each) for each in (first("a"), copy("a"), copy("a", finish_reason=LAST))]
+    while in_pipe or on_vllms_way:
+        way = in_pipe if in_pipe and (not on_vllms_way or order.random() < 0.5) else on_vllms_way
+        way.pop(0)()
+    assert sink.token_ids == list(range(num_tokens))
+    assert [delta.finish_reason for delta in sink.deltas] == [None] * (num_tokens - 1) + [FinishReason.LENGTH]
+    assert tapped.tap.num_running == 0
+
+
+def test_tokens_that_overtake_the_first_one_in_the_pipe_wait_for_it() -> None:
+    tapped = Tapped()
+    sink, _ = tapped.add("a")
+    tapped.pipe(piped("a", 1))
+    tapped.pipe(piped("a", 2, LAST))
+    assert sink.deltas == []
+    tapped.step(first("a"))
+    assert (sink.token_ids, sink.deltas[-1].finish_reason) == ([0, 1, 2], FinishReason.LENGTH)
+    assert tapped.tap.num_running == 0
+
+
+def test_request_that_the_engine_ends_before_its_first_token_ends() -> None:
+    tapped = Tapped()
+    sink, _ = tapped.add("a")
+    tapped.step(copy("a", finish_reason=EngineFinishReason.ERROR))
+    assert [delta.finish_reason for delta in sink.deltas] == [FinishReason.ERROR]
+    assert tapped.tap.num_running == 0
+
+
+def test_request_with_log_probabilities_gets_all_its_tokens_on_vllms_way() -> None:
+    tapped = Tapped()
+    sink, _ = tapped.add("a", logprobs=1)
+    tapped.step(first("a"))
+    tapped.step(output("a", 1))
+    tapped.step(output("a", 2, finish_reason=LAST))
+    assert (sink.token_ids, tapped.num_generated, tapped.finished) == ([0, 1, 2], 3, [3])
 
 
 @pytest.mark.parametrize(
@@ -140,7 +214,8 @@ def test_inter_token_latency_is_observed_in_a_sample_of_the_steps() -> None:
     tapped.add("a")
     tapped.step(first("a"))
     for token in range(10 * ITL_STEPS):
-        tapped.step(output("a", token))
+        tapped.pipe(piped("a", token))
+    tapped.step(copy("a"))
     assert tapped.num_observed == 10
 
 
@@ -149,7 +224,7 @@ async def test_tap_is_idle_when_its_last_request_is_forgotten() -> None:
     sink, running = tapped.add("a")
     tapped.step(first("a"))
     tapped.tap.close(running)
-    tapped.step(output("a", 1))
+    tapped.pipe(piped("a", 1))
     assert (sink.token_ids, tapped.tap.find("a")) == ([0], None)
     await tapped.tap.idle()
 

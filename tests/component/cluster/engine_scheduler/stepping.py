@@ -9,6 +9,7 @@ from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig,
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
@@ -90,10 +91,14 @@ class Stepping:
         kind: Any = DeadlineScheduler,
         slots: int = SLOTS,
         times: StepModel = TIMES,
+        pipe: Any = None,
     ) -> None:
         self._now = 0.0
         config = a_config(num_blocks, slots)
-        self.scheduler = kind(**parts_of(config), budget=PromptBudget(config, times), clock=lambda: self._now)
+        parts = parts_of(config) | {"log_stats": pipe is not None}
+        self.scheduler = kind(**parts, budget=PromptBudget(config, times), clock=lambda: self._now, pipe=pipe)
+        self.answers: list[EngineCoreOutputs] = []
+        """What vLLM's own way carries to the worker."""
         self._times = times
         self.steps: list[dict[str, int]] = []
         """Tokens of each step, by request."""
@@ -118,8 +123,9 @@ class Stepping:
         num_output: int = 1,
         tpot_s: float | None = TPOT_S,
         rank: int = 0,
+        **sampling: Any,
     ) -> Request:
-        params = SamplingParams(max_tokens=num_output, ignore_eos=True, temperature=0.0)
+        params = SamplingParams(max_tokens=num_output, ignore_eos=True, temperature=0.0, **sampling)
         params.extra_args = extra_args(None, tpot_s, rank)
         self._tpot_s[name] = inf if tpot_s is None else tpot_s
         request = Request(name, list(range(num_tokens)), params, None, priority=due, arrival_time=len(self._generated))
@@ -184,6 +190,7 @@ class Stepping:
             pooler_output=[],
         )
         for outputs in self.scheduler.update_from_output(planned, output).values():
+            self.answers.append(outputs)
             for answered in outputs.outputs:
                 self.firsts += [answered.request_id] * (not self._generated[answered.request_id])
                 self._generated[answered.request_id] += len(answered.new_token_ids)

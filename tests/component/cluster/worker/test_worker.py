@@ -26,6 +26,7 @@ from cluster.messages.transport import WorkerTransport
 from cluster.rpc.connection import Service
 from cluster.worker import worker as worker_module
 from cluster.worker.worker import Worker, WorkerHooks
+from kvtransfer.handoff import PulledBlocks
 from kvtransfer.lease_terms import LeaseEnd, LeaseId
 
 ME, PREFILL = WorkerId("d0"), WorkerId("p0")
@@ -72,6 +73,9 @@ class FakeEngine:
     async def check_health(self) -> None:
         if self.is_dead:
             raise RuntimeError("the engine core is dead")
+
+    async def forget(self, blocks: PulledBlocks) -> None:
+        self.calls.append(f"forget {blocks.lender}")
 
     async def forget_prefixes(self) -> None:
         self.calls.append("forget_prefixes")

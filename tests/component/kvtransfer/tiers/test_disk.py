@@ -15,7 +15,6 @@ from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key
 from vllm.v1.kv_offload.tiering.base import ScheduleEndContext, TransferJob
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from kvtransfer.tiers import disk_prune
 from kvtransfer.tiers.disk import DiskTier, weights_identity
 
 BLOCK_BYTES, NUM_BLOCKS = 4096, 40
@@ -168,15 +167,58 @@ def test_block_that_goes_while_it_is_asked_for_is_a_miss(tiers: Any, tmp_path: P
     assert not tier.has(0)
 
 
-def test_blocks_that_cannot_be_trusted_any_more_are_not_seen_by_anybody_on_the_disk(tiers: Any, tmp_path: Path) -> None:
+def removed(tier: Tier) -> set[bytes]:
+    """What the tier has said to be removed since the last call."""
+    return {key for event in list(tier.tier.take_events()) if event.removed for key in event.keys}
+
+
+def test_forgotten_blocks_are_found_by_nobody_and_all_others_stay(tiers: Any, tmp_path: Path) -> None:
+    """Other workers share the disk: a suspicion against one must not empty it for all."""
     one, other = tiers(), tiers()
-    assert one.store(range(4)) and other.has(2)
-    one.tier.drain_jobs()
-    assert not one.has(2) and not other.has(2)
-    assert one.store(range(2, 3)) and other.has(2)
-    other.tier.drain_jobs()
-    disk_prune.prune(tmp_path / "disk", 0, time.time())
-    assert num_files(tmp_path / "disk") == 0
+    assert one.store(range(4)) and other.store(range(10, 14))
+    one.tier.forget([key_of(block) for block in (1, 2)])
+    assert [one.has(block) for block in range(4)] == [True, False, False, True]
+    assert eventually(lambda: num_files(tmp_path / "disk") == 6)
+    assert [other.has(block) for block in (0, 1, 2, 3, 10)] == [True, False, False, True, True]
+    assert removed(one) == {key_of(1), key_of(2)}
+    assert [one.tier.has_written(key_of(block)) for block in range(4)] == [True, False, False, True]
+
+
+def test_worker_that_forgets_everything_removes_what_it_has_written_alone(tiers: Any, tmp_path: Path) -> None:
+    one, other = tiers(), tiers()
+    assert one.store(range(4)) and other.store(range(10, 14))
+    list(one.tier.take_events())
+    assert one.store(range(4, 6))
+    one.tier.forget_all()
+    assert not any(one.has(block) for block in range(6))
+    assert eventually(lambda: num_files(tmp_path / "disk") == 4)
+    assert all(one.has(block) and other.has(block) for block in range(10, 14))
+    assert removed(one) == {key_of(block) for block in range(6)}
+
+
+def test_forgotten_block_that_is_written_again_is_found_again(tiers: Any, tmp_path: Path) -> None:
+    one = tiers()
+    assert one.store(range(4))
+    one.tier.forget_all()
+    assert eventually(lambda: num_files(tmp_path / "disk") == 0 and not one.tier._forgotten)
+    list(one.tier.take_events())
+    assert one.store(range(2, 3)) and one.has(2) and not one.has(1)
+    list(one.tier.take_events())
+    assert one.tier.has_written(key_of(2))
+
+
+def test_block_whose_file_cannot_be_removed_stays_forgotten(
+    tiers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: Path, missing_ok: bool = False) -> None:
+        raise OSError("read-only")
+
+    one = tiers()
+    assert one.store(range(1))
+    monkeypatch.setattr(Path, "unlink", fail)
+    one.tier.forget([key_of(0)])
+    assert eventually(lambda: "cannot be removed from the disk: read-only" in caplog.text)
+    assert num_files(tmp_path / "disk") == 1 and not one.has(0)
 
 
 def test_hits_are_told_from_those_of_other_tiers(tiers: Any) -> None:

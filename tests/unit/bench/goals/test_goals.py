@@ -65,11 +65,17 @@ def test_part_that_is_claimed_to_be_worth_something_is(cell: str, part: str, lef
     assert len(goodput_parts.missed(rates, "everything")) == number
 
 
-def figures(token_us: float = 100.0, request_ms: float = 6.0, gap_p99_ms: float = 60.0) -> Figures:
+def figures(
+    token_us: float = 45.0,
+    request_ms: float = 6.0,
+    gap_p99_ms: float = 60.0,
+    idle_ms: float = 50.0,
+    ttft_p50_ms: float = 14.0,
+) -> Figures:
     return Figures(
         cost=Cost(request_ms={"all": request_ms}, token_us={"all": token_us}),
-        idle_ms_per_s={},
-        ttft_p50_ms=1.0,
+        idle_ms_per_s={"all": idle_ms},
+        ttft_p50_ms=ttft_p50_ms,
         ttft_p99_ms=1.0,
         gap_p50_ms=1.0,
         gap_p99_ms=gap_p99_ms,
@@ -87,9 +93,17 @@ def figures(token_us: float = 100.0, request_ms: float = 6.0, gap_p99_ms: float 
     ("ours", "streams", "mode", "number"),
     [
         (figures(), 64, "paced", 0),
-        (figures(token_us=170.0), 64, "paced", 1),
-        (figures(token_us=170.0), 1, "paced", 0),
-        (figures(token_us=250.0), 1, "paced", 1),
+        (figures(token_us=51.0), 64, "paced", 1),
+        (figures(token_us=51.0), 16, "paced", 0),
+        (figures(token_us=51.0), 64, "saturation", 0),
+        (figures(token_us=170.0), 64, "saturation", 1),
+        (figures(token_us=150.0), 1, "paced", 0),
+        (figures(token_us=170.0), 1, "paced", 1),
+        (figures(token_us=170.0), 1, "saturation", 0),
+        (figures(token_us=250.0), 1, "saturation", 1),
+        (figures(idle_ms=61.0), 16, "paced", 1),
+        (figures(ttft_p50_ms=16.0), 1, "saturation", 1),
+        (figures(ttft_p50_ms=16.0), 16, "saturation", 0),
         (figures(request_ms=14.0), 64, "paced", 1),
         (figures(gap_p99_ms=150.0), 64, "paced", 1),
         (figures(gap_p99_ms=150.0), 64, "saturation", 0),
@@ -99,7 +113,7 @@ def test_overhead(ours: Figures, streams: int, mode: str, number: int) -> None:
     cells = {
         Cell(mode, streams, "baton"): ours,
         Cell(mode, streams, "vllm-router"): figures(token_us=160.0, request_ms=13.0),
-        Cell(mode, streams, "bare"): figures(gap_p99_ms=50.0),
+        Cell(mode, streams, "bare"): figures(gap_p99_ms=50.0, ttft_p50_ms=10.0),
     }
     assert len(overhead.missed({"paced": 0.03, "saturation": 0.0}, cells)) == number
 

@@ -4,6 +4,7 @@ no request loses its charge.
 
 from collections import deque
 from copy import deepcopy
+from typing import Any
 
 import msgspec
 from hypothesis import settings
@@ -17,8 +18,9 @@ from cluster.messages.scheduler_events import (
     EngineLostWith,
     Events,
     FirstToken,
+    HandoffChecked,
+    HandoffVerdict,
     OpenRequests,
-    PairSuspected,
     RequestClosed,
     SchedulerEvent,
     WorkerLost,
@@ -61,19 +63,32 @@ def test_another_scheduler_process_gets_none_of_the_kept_events() -> None:
     assert outbox.put(closed("s"), 0.0).first == 2
 
 
+def a_check(num_strikes: int, verdict: HandoffVerdict = HandoffVerdict.COPY_WRONG) -> HandoffChecked:
+    return HandoffChecked(
+        prefill=WorkerId("p0"), decode=WorkerId("d0"), verdict=verdict, distance=9.0, num_strikes=num_strikes
+    )
+
+
+def test_new_suspicion_counts_again_when_an_old_one_is_forgotten() -> None:
+    outbox = SchedulerOutbox(INGRESS)
+    outbox.put(a_check(2), 0.0)
+    outbox.put(a_check(1), LASTING_S)
+    ((message),) = outbox.connected("successor", LASTING_S)[1]
+    assert message.events == [a_check(1)]
+
+
 def test_another_scheduler_process_hears_again_of_lost_engines_and_wrong_handoffs() -> None:
     """Or a request that stops engines, and a pair that hands over wrongly, would begin anew with it."""
     outbox = SchedulerOutbox(INGRESS)
     outbox.connected("scheduler", 0.0)
     lost = EngineLostWith(digest=b"digest", worker=WorkerId("d0"), num_engines_lost=1)
     lost_again = EngineLostWith(digest=b"digest", worker=WorkerId("d1"), num_engines_lost=2)
-    wrong = PairSuspected(prefill=WorkerId("p0"), decode=WorkerId("d0"))
-    for event in (lost, lost_again, wrong, closed("r")):
+    for event in (lost, lost_again, a_check(2), a_check(1), a_check(0, HandoffVerdict.AGREES), closed("r")):
         outbox.put(event, 0.0)
-    outbox.heard(4)
+    outbox.heard(6)
     assert outbox.connected("scheduler", 1.0)[1] == [], "it has them"
-    aged = msgspec.structs.replace(lost_again, age_s=LASTING_S - 1.0)
-    assert outbox.connected("successor", LASTING_S - 1.0)[1] == [Events(5, [aged]), Events(6, [wrong])]
+    aged: list[Any] = [msgspec.structs.replace(event, age_s=LASTING_S - 1.0) for event in (lost_again, a_check(2))]
+    assert outbox.connected("successor", LASTING_S - 1.0)[1] == [Events(7, aged[:1]), Events(8, aged[1:])]
     assert outbox.connected("third", LASTING_S)[1] == []
 
 

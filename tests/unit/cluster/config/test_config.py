@@ -79,6 +79,7 @@ def test_serve_config_of_the_repository_is_valid(file: Path) -> None:
             {"prefill": {"tiers": {"disk": {"path": "/kv", "gib": 1}}}},
             r"disk needs dram_gib: .* at `\$\.prefill\.tiers`",
         ),
+        ({"scheduler": {"max_indexed_blocks": 1000}}, r"`int` >= 1024 - at `\$\.scheduler\.max_indexed_blocks`"),
     ],
     ids=str,
 )

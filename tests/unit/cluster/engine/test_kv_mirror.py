@@ -87,6 +87,7 @@ def test_long_snapshot_goes_on_in_the_messages_after_it(monkeypatch: pytest.Monk
     mirror.want_snapshot()
     messages = mirror.take()
     assert [(message.number, message.is_snapshot) for message in messages] == [(2, True), (3, False), (4, False)]
+    assert [message.has_more for message in messages] == [True, True, False]
     sizes = [[len(change.block_hashes or []) for change in message.changes] for message in messages]
     assert sizes == [[4], [2, 2], [1]]
 

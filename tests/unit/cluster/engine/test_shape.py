@@ -19,24 +19,21 @@ BFLOAT16 = BFloat16()
 
 def a_config(
     *,
-    use_mla: bool = False,
     cache_dtype: str = "auto",
     num_gpu_blocks: int | None = 100,
-    is_hybrid: bool = False,
     lookahead: int = 0,
     is_chunked: bool = True,
     num_ranks: int = 1,
     draft: Any = None,
+    **of_model: bool,
 ) -> SimpleNamespace:
-    """Llama-3.1-8B."""
+    """Llama-3.1-8B, but for what `of_model` says of its model."""
     return SimpleNamespace(
         num_prefill_lookahead_tokens=lookahead,
         model_config=SimpleNamespace(
             model="org/model",
             dtype=BFLOAT16,
-            use_mla=use_mla,
-            is_hybrid=is_hybrid,
-            is_attention_free=False,
+            **({"use_mla": False, "is_hybrid": False, "is_attention_free": False, "is_moe": False} | of_model),
             get_total_num_hidden_layers=lambda: 32,
             get_total_num_kv_heads=lambda: 8,
             get_head_size=lambda: 128,
@@ -67,6 +64,15 @@ def test_kv_bytes_per_token_are_those_of_all_ranks(cache_dtype: str, num_bytes: 
 
 def test_mla_keeps_one_latent_per_layer() -> None:
     assert shape_of(a_config(use_mla=True), "a-kind").kv_bytes_per_token == 32 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("is_moe", "cache_dtype", "is_coarse"), [(False, "auto", False), (True, "auto", True), (False, "fp8_e4m3", True)]
+)
+def test_engine_whose_answers_jump_with_small_differences_says_so(
+    is_moe: bool, cache_dtype: str, is_coarse: bool
+) -> None:
+    assert shape_of(a_config(is_moe=is_moe, cache_dtype=cache_dtype), "a-kind").rounds_coarsely is is_coarse
 
 
 def test_capacity_that_the_engine_does_not_say_is_not_known() -> None:

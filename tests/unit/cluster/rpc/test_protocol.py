@@ -10,7 +10,8 @@ from cluster.errors import ErrorMessage, WorkerBusy
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
 from cluster.messages.ids import IngressId, Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
-from cluster.messages.placement import Placement, Prediction, Rejection, Slo
+from cluster.messages.kv_format import KvFormat
+from cluster.messages.placement import HandoffTerms, Placement, Prediction, Rejection, Slo
 from cluster.messages.reports import (
     DeltaReply,
     EngineShape,
@@ -25,8 +26,10 @@ from cluster.messages.scheduler_events import (
     EngineLostWith,
     Events,
     FirstToken,
+    HandoffChecked,
+    HandoffVerdict,
     OpenRequests,
-    PairSuspected,
+    Pause,
     PrefillDone,
     RequestClosed,
     SchedulerEvent,
@@ -38,7 +41,7 @@ from cluster.messages.views import ClusterView, QueuedRequest, RosterChange, Ros
 from cluster.rpc import protocol
 from cluster.rpc.connection import Method
 from cluster.rpc.protocol import LeaseClaim, Redeem, Start, StreamFailed
-from kvtransfer.handoff import PrefillResult
+from kvtransfer.handoff import PrefillResult, PulledBlocks
 from kvtransfer.lease_terms import LeaseId, Promise, Refusal
 from tests.unit.factories import (
     a_decode_view,
@@ -64,13 +67,20 @@ PLACEMENT = Placement(
     slo=Slo(1.0, 0.05),
     predicted=PREDICTION,
     considered=(PREDICTION,),
+    handoff=HandoffTerms(0.3, 1),
 )
 GENERATE = a_request(
     sampling_params=b"\x00\xff", num_sequences=2, reasoning_ended=False, reasoning_parser_kwargs={"a": [1]}
 )
 TRANSPORT = WorkerTransport(transports=(Transport.TCP,), settings=(EngineVariable("UCX_TLS", None, "free"),))
+SHAPE = EngineShape(kind="a", kv_capacity_tokens=64, kv_format=KvFormat(digest="d", settings=(("dtype", "bfloat16"),)))
 STANDING = StandingReport(
-    Pool.DECODE, an_address("d0"), 8, EngineShape(kind="a", kv_capacity_tokens=64), TRANSPORT, links("p0")
+    Pool.DECODE,
+    an_address("d0"),
+    8,
+    SHAPE,
+    TRANSPORT,
+    links("p0"),
 )
 LOAD = WorkerLoad(num_running=1, num_waiting=2, kv_cache_usage=0.5, num_open=3)
 STEPS, TRANSFERS = [StepSample(1, 2, 3, 4, 0.5)], [TransferSample(P0, 40, 0.01)]
@@ -80,7 +90,7 @@ EVENTS: list[SchedulerEvent] = [
     FirstToken(request_id=R),
     RequestClosed(request_id=R, digest=b"\xff", num_output_tokens=3, num_engines_lost=1, ttft_s=0.1, tpot_s=0.01),
     WorkerLost(worker=D0),
-    PairSuspected(prefill=P0, decode=D0),
+    HandoffChecked(prefill=P0, decode=D0, verdict=HandoffVerdict.UNCLEAR, distance=float("inf"), num_strikes=1),
     EngineLostWith(digest=b"\xff", worker=D0, num_engines_lost=2, age_s=1.5),
 ]
 DELTAS = [
@@ -90,10 +100,11 @@ DELTAS = [
 ]
 
 ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
-    protocol.PLACE: [a_placement_request(excluded=ids("p0 d0"), path=Path.PREFILL_DECODE, block_hashes=[b"\xff"])],
+    protocol.PLACE: [a_placement_request(excluded=ids("p0 d0"), path=Path.PREFILL_DECODE, block_hashes=[b"\xff" * 8])],
     protocol.OPEN_REQUESTS: [OpenRequests(IngressId("i"), 2, [R])],
     protocol.EVENTS: [Events(7, EVENTS)],
     protocol.HEARD: [7],
+    protocol.PAUSE: [Pause(R, 2)],
     protocol.LEAVING: [WorkerLeft(worker=D0, engine_silent_s=2.5)],
     protocol.REPORT: [
         ReportDelta(D0, 1, STANDING, LOAD, STEPS, TRANSFERS, 7, [R], P0),
@@ -115,7 +126,7 @@ ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
     protocol.ANSWER: [None],
     protocol.START: [Start(1, GENERATE, a_handoff()), Start(2, GENERATE, None)],
     protocol.STOP: [1],
-    protocol.FORGET: [None],
+    protocol.FORGET: [None, PulledBlocks(P0), PulledBlocks(P0, LeaseId("lease"))],
     protocol.STEP: [list(enumerate(DELTAS))],
     protocol.STREAM_FAILED: [StreamFailed(1, ErrorMessage.of(WorkerBusy("full", "d0")))],
 }

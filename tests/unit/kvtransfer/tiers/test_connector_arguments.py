@@ -4,6 +4,7 @@ import pytest
 
 from cluster.config.pools import DiskTierConfig, PoolConfig, TiersConfig
 from cluster.engine_core.engine_hints import ENGINE_KIND
+from cluster.engine_core.token_pipe import TOKEN_PIPE
 from cluster.messages.ids import Pool
 from kvtransfer.lease_terms import engine_lease_s
 from kvtransfer.tiers.connector_arguments import GIB, GRAMMARS, kv_transfer_arguments
@@ -17,7 +18,7 @@ def arguments(
     tiers: TiersConfig = NONE, *, pool: Pool = Pool.DECODE, device: Device = Device.CUDA, **engine: Any
 ) -> dict[str, Any]:
     config = PoolConfig(tiers=tiers, engine=engine, kv_lease_s=12)
-    return kv_transfer_arguments(pool, config, device, "engine-1", "a-kind")
+    return kv_transfer_arguments(pool, config, device, "engine-1", "a-kind", "/a/pipe")
 
 
 def offloading(tiers: TiersConfig, **others: Any) -> dict[str, Any]:
@@ -38,6 +39,7 @@ def test_pool_without_tiers_has_nixl_alone() -> None:
             "kv_lease_duration": engine_lease_s(12),
             GRAMMARS: {"step_ms": 20.0, "burst_ms": 100.0, "compile_timeout_s": 30.0},
             ENGINE_KIND: "a-kind",
+            TOKEN_PIPE: "/a/pipe",
         },
     }
 
@@ -50,7 +52,8 @@ def test_tiers_stand_behind_the_same_nixl_connector(pool: Pool, role: str) -> No
     assert (both["kv_connector"], both["kv_role"]) == ("MultiConnector", role)
     assert (both["engine_id"], both["kv_load_failure_policy"]) == ("engine-1", "recompute")
     assert tiers["kv_connector"] == "OffloadingConnector"
-    assert both["kv_connector_extra_config"][ENGINE_KIND] == "a-kind"  # the scheduler reads it there
+    assert both["kv_connector_extra_config"][ENGINE_KIND] == "a-kind"  # the scheduler reads both there
+    assert both["kv_connector_extra_config"][TOKEN_PIPE] == "/a/pipe"
 
 
 def test_dram_tier_has_its_size_and_keeps_answers_too() -> None:

@@ -252,3 +252,14 @@ def test_request_of_a_lower_class_than_all_that_run_is_refused_as_before() -> No
     with_pauses, without_pauses = a_full_worker(), a_full_worker(preempts=False)
     assert isinstance(with_pauses.place(request, NOW), Rejection)
     assert isinstance(without_pauses.place(request, NOW), Rejection)
+
+
+@pytest.mark.parametrize(("attempt", "is_learned"), [(1, True), (2, False)])
+def test_times_of_a_request_that_went_on_elsewhere_are_those_of_no_single_placement(
+    attempt: int, is_learned: bool
+) -> None:
+    state = a_full_worker(number=0)
+    put(state, ask("r", 1000, attempt=attempt), NOW)
+    state.handle(FirstToken(request_id=RequestId("r")), NOW + 0.2)
+    ended(state, "r", NOW + 2.0, num_output_tokens=50, ttft_s=0.2, tpot_s=0.03)
+    assert any(seen.ttft is not None for seen in state.models.bias.errors().values()) is is_learned

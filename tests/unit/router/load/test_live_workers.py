@@ -10,7 +10,6 @@ from cluster.messages.placement import Placement, Slo
 from cluster.messages.reports import WorkerLoad, WorkerReport
 from router.load.charge import Charge, Work
 from router.load.live_workers import REPORT_TIMEOUT_S, SORTED_AGE_S, LiveWorkers
-from router.load.suspected_pairs import PAIR_QUARANTINE_S
 from router.prediction.output_lengths import LengthHistogram
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
 
@@ -95,13 +94,6 @@ def test_placed_prompt_is_expected_on_its_worker() -> None:
     assert workers.num_placed == 1
     workers.forget(WorkerId("d0"), 0.1)
     assert workers.index.longest(BLOCKS, 0.1) == {}
-
-
-def test_suspected_pair_is_held_for_a_while() -> None:
-    workers = LiveWorkers()
-    workers.pairs.add((WorkerId("p0"), WorkerId("d0")), 0.0)
-    assert workers.pairs.held(PAIR_QUARANTINE_S - 1.0) == {("p0", "d0")}
-    assert workers.pairs.held(PAIR_QUARANTINE_S) == set()
 
 
 def test_kv_events_of_an_unknown_worker_are_asked_for_again() -> None:

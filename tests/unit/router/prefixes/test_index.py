@@ -7,9 +7,10 @@ from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from router.prefixes.expected_blocks import ExpectedBlocks
 from router.prefixes.index import PREDICTION_TTL_S, Hit, PrefixIndex
 from router.prefixes.runs import STRIDE_BLOCKS
+from router.prefixes.snapshot_turns import MOST_TURNS, TURN_S
 from router.prefixes.worker_bits import WorkerBits
 
-A, B = WorkerId("a"), WorkerId("b")
+A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
 
 
 def blocks(*numbers: int) -> list[bytes]:
@@ -116,11 +117,11 @@ def test_worker_that_is_unsure_itself_is_degraded_and_not_asked() -> None:
 
 def test_report_of_more_than_was_heard_asks_for_a_snapshot() -> None:
     index = an_index(snapshot(A, 1))
-    assert not index.check(A, 1)
-    assert index.check(A, 2)
+    assert not index.check(A, 1, 0.0)
+    assert index.check(A, 2, 0.0)
     assert not index.is_exact(A)
-    assert index.check(B, 0)
-    assert not index.check(B, None)
+    assert index.check(B, 0, 0.0)
+    assert not index.check(B, None, 0.0)
 
 
 def test_prediction_counts_as_memory_until_its_time_is_over() -> None:
@@ -194,25 +195,113 @@ def test_prediction_of_a_forgotten_worker_is_nobody_else_s() -> None:
     assert longest(index, [2], PREDICTION_TTL_S + 0.5) == {A: Hit(1, 1), B: Hit(1, 1)}
 
 
-def test_full_index_takes_no_more_and_says_so() -> None:
-    index = an_index(snapshot(A, 1, stored(*range(100))), max_blocks=100)
+def prompt(number: int, length: int = 10) -> list[int]:
+    """The blocks of a prompt that shares none with other prompts."""
+    return [*range(number * 1000, number * 1000 + length)]
+
+
+def test_full_index_drops_what_was_not_used_for_longest() -> None:
+    index = an_index(snapshot(A, 1), max_blocks=100)
+    for number in range(1, 31):
+        index.handle(events(A, number + 1, stored(*prompt(number))), 0.0)
+    assert longest(index, prompt(30)) == longest(index, prompt(25)) == {A: Hit(10, 10)}
+    assert longest(index, prompt(1)) == longest(index, prompt(15)) == {}
+
+
+def test_prompt_that_is_looked_up_stays_and_so_does_one_that_is_stored_again() -> None:
+    index = an_index(snapshot(A, 1, stored(*prompt(0))), snapshot(B, 1, stored(*prompt(1))), max_blocks=100)
+    for number in range(2, 50):
+        index.handle(events(A, number, stored(*prompt(number))), 0.0)
+        index.handle(events(B, number, stored(*prompt(1))), 0.0)
+        assert longest(index, prompt(0))[A] == Hit(10, 10)
+        assert longest(index, prompt(1))[B] == Hit(10, 10)
+
+
+def test_first_blocks_of_a_prompt_stay_longest() -> None:
+    """Also if the prompt alone is more than the index has room for."""
+    index = an_index(snapshot(A, 1, stored(*prompt(0, 150))), max_blocks=100)
+    kept = longest(index, prompt(0, 150))[A].num_blocks
+    assert kept >= 75
+    for number in range(2, 20):
+        index.handle(events(A, number, stored(*prompt(number, 5))), 0.0)
+        assert index.longest(blocks(*prompt(0, 20)), 0.0) == {A: Hit(20, 20)}, (
+            "a look-up keeps the blocks that it asks for"
+        )
+    assert longest(index, prompt(0, 150))[A].num_blocks < kept
+
+
+def test_worker_of_which_blocks_were_dropped_is_partial_until_there_is_room_and_it_is_asked() -> None:
+    index = an_index(snapshot(A, 1, stored(*range(80))), max_blocks=100)
     assert index.is_exact(A)
-    assert not index.handle(snapshot(B, 1, stored(50, 1000)), 0.0), "a snapshot would fit no better"
-    assert not index.is_exact(B)
-    assert longest(index, [50, 1000]) == {A: Hit(1, 1), B: Hit(1, 1)}
-    index.handle(events(A, 2, removed(*range(50))), 0.0)
-    index.handle(snapshot(B, 2, stored(50, 1000)), 0.0)
+    index.handle(snapshot(B, 1, stored(0, *range(1000, 1050))), 0.0)
     assert index.is_exact(B)
-    assert index.is_exact(A)
-
-
-def test_crowded_index_drops_the_oldest_blocks_of_lower_tiers_first() -> None:
-    index = an_index(snapshot(A, 1, stored(*range(60), tier=KvTier.DISK)), max_blocks=100)
-    for number in range(2, 12):
-        index.handle(events(A, number, stored(*range(number * 100, number * 100 + 10))), 0.0)
-    assert longest(index, range(1100, 1110)) == {A: Hit(10, 10)}
-    assert index.longest(blocks(0), 0.0) == {}
     assert not index.is_exact(A)
+    assert longest(index, [0, 1000]) == {A: Hit(1, 1), B: Hit(2, 2)}
+    assert not index.check(A, 1, 0.0), "there is no room for the rest"
+    index.handle(events(B, 2, CLEARED), 0.0)
+    index.handle(events(A, 2, removed(*range(30))), 0.0)
+    assert index.check(A, 2, 0.0)
+    assert not index.check(A, 2, 1.0), "it was asked"
+    index.handle(snapshot(A, 3, stored(*range(30, 80))), 1.0)
+    assert index.is_exact(A)
+    assert not index.check(A, 3, 9.0)
+
+
+def test_partial_workers_are_asked_one_at_a_time_and_slowly() -> None:
+    index = PrefixIndex(100)
+    for worker in (A, B):
+        index.handle(snapshot(worker, 1, stored(*prompt(0, 50))), 0.0)
+    index.handle(snapshot(C, 1, stored(*prompt(1, 80))), 0.0)
+    index.forget(C)
+    for _ in range(5):
+        index.handle(events(A, 2), 0.0)  # the sweep takes a few messages
+    assert not index.is_exact(A)
+    assert not index.is_exact(B)
+    asked = [index.check(worker, 1, 0.0) for worker in (A, B)]
+    assert asked == [True, False]
+    index.handle(snapshot(A, 3, stored(*prompt(0, 50))), 0.1)
+    assert not index.check(B, 1, 0.1)
+    assert index.check(B, 1, 2.0)
+
+
+def test_few_workers_are_asked_for_a_snapshot_at_a_time_after_a_restart() -> None:
+    index, now = PrefixIndex(), 0.0
+    workers = [WorkerId(f"w{number}") for number in range(100)]
+    waiting: set[WorkerId] = set()
+    while len(waiting) < MOST_TURNS:
+        waiting |= {worker for worker in workers if index.check(worker, 5, now)}
+    assert len(waiting) == MOST_TURNS
+    for _ in range(1000):
+        assert len(waiting) <= MOST_TURNS
+        if not waiting:
+            break
+        index.handle(snapshot(waiting.pop(), 6, stored(1)), now)
+        waiting |= {worker for worker in workers if index.check(worker, 5, now)}
+    assert all(index.is_exact(worker) for worker in workers)
+
+
+def test_worker_that_does_not_send_its_snapshot_leaves_its_turn_to_others() -> None:
+    index = PrefixIndex()
+    silent = [WorkerId(f"w{number}") for number in range(MOST_TURNS)]
+    assert all(index.check(worker, 1, 0.0) for worker in silent)
+    assert not index.check(A, 1, 0.0)
+    assert not index.check(silent[0], 1, TURN_S - 0.1), "it was asked"
+    assert index.check(A, 1, TURN_S)
+    index.forget(A)
+    assert index.check(B, 1, TURN_S)
+
+
+def test_worker_is_exact_when_the_last_part_of_its_snapshot_is_here() -> None:
+    parts = [
+        KvEvents(A, 1, True, True, [stored(1)], True),
+        KvEvents(A, 2, False, True, [stored(2)], True),
+        KvEvents(A, 3, False, True, [stored(3)]),
+    ]
+    index = PrefixIndex()
+    for part in parts:
+        assert not index.is_exact(A)
+        index.handle(part, 0.0)
+    assert index.is_exact(A)
 
 
 def test_predictions_are_bounded_and_the_oldest_go_first() -> None:

@@ -1,15 +1,16 @@
 """The prefix index against dictionaries of sets, over random event streams with loss, repetition, late messages,
 snapshots, departures, predictions and time."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from router.prefixes.index import PREDICTION_TTL_S, Hit, PrefixIndex
+from router.prefixes.snapshot_turns import TURN_S
 
 WORKERS = [WorkerId(name) for name in "ab"]
 NUM_BLOCKS = 4
@@ -109,10 +110,11 @@ class Stream(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.index, self.model = PrefixIndex(), Naive()
+        self.index, self.model = PrefixIndex(max_blocks=100), Naive()
         self.now = 0.0
         self.sent: dict[WorkerId, int] = {}
         self.late: list[KvEvents] = []
+        self.asked: dict[WorkerId, float] = {}
 
     @rule(worker=workers, what=changes)
     def send(self, worker: WorkerId, what: list[tuple[KvTier, bool, list[int] | None]]) -> None:
@@ -143,13 +145,18 @@ class Stream(RuleBasedStateMachine):
 
     @rule(worker=workers)
     def report(self, worker: WorkerId) -> None:
-        wanted = self.index.check(worker, self.sent.get(worker))
-        if worker in self.sent:
-            if worker in self.model.last and self.model.last[worker] < self.sent[worker]:
-                self.model.missed.add(worker)
-            assert wanted == (worker not in self.model.last or worker in self.model.missed)
-        else:
-            assert not wanted
+        asked = self.index.check(worker, self.sent.get(worker), self.now)
+        if worker not in self.sent:
+            assert not asked
+            return
+        if worker in self.model.last and self.model.last[worker] < self.sent[worker]:
+            self.model.missed.add(worker)
+        is_needed = worker not in self.model.last or worker in self.model.missed
+        if is_needed and self.now >= self.asked.get(worker, float("-inf")) + TURN_S:
+            assert asked
+        if asked:
+            assert is_needed or not self.index.is_exact(worker)
+            self.asked[worker] = self.now
 
     @rule(worker=workers)
     def forget(self, worker: WorkerId) -> None:
@@ -228,3 +235,41 @@ class CrowdedStream(Stream):
 
 TestStream, TestCrowdedStream = Stream.TestCase, CrowdedStream.TestCase
 TestStream.settings = TestCrowdedStream.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(1, 30)), min_size=1, max_size=30),
+    st.integers(0, 3),
+)
+@settings(max_examples=60, deadline=None)
+def test_workers_are_exact_again_when_the_others_have_left(stored: list[tuple[int, int, int]], last: int) -> None:
+    """`stored`: worker, prompt, and length of each prompt that is stored."""
+    index = PrefixIndex(max_blocks=100)
+    sender = WorkerId(f"w{last}")
+    numbers: Counter[WorkerId] = Counter()
+    held: list[bytes] = []
+    for who, prompt, length in stored:
+        worker = WorkerId(f"w{who}")
+        blocks = [key(1000 * prompt + depth) for depth in range(length)]
+        if worker == sender and len({*held, *blocks}) <= 40:
+            held += [block for block in blocks if block not in held]
+        elif worker == sender:
+            continue
+        numbers[worker] += 1
+        change = KvChange(KvTier.GPU, True, blocks)
+        index.handle(KvEvents(worker, numbers[worker], numbers[worker] == 1, True, [change]), 0.0)
+        index.validate()
+        assert index.num_blocks <= 100
+    if not held:
+        return
+    for worker in numbers:
+        if worker != sender:
+            index.forget(worker)
+    for step in range(100):
+        if index.check(sender, numbers[sender], float(step)):
+            numbers[sender] += 1
+            snapshot = KvEvents(sender, numbers[sender], True, True, [KvChange(KvTier.GPU, True, held)])
+            index.handle(snapshot, float(step))
+    assert index.is_exact(sender)
+    for block in held:
+        assert index.longest([block], 100.0) == {sender: Hit(1, 1)}

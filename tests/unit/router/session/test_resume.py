@@ -1,6 +1,4 @@
-"""Requests that may go on elsewhere: the first token from the prefill worker, failures in mid-stream, and handoffs
-that are checked.
-"""
+"""Requests that may go on elsewhere: the first token from the prefill worker, and failures in mid-stream."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,16 +7,13 @@ from typing import Any
 import pytest
 
 from cluster.errors import GenerationFailed, WorkerUnreachable
-from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta, TokenLogprob
+from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Outcome, Path
-from cluster.messages.scheduler_events import PairSuspected
 from tests.unit.factories import a_request
 from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, loop_rounds
 from tests.unit.router.session.test_session import cancelled, gone, read, tokens
 
 PAIR, ALONE, ON_PREFILL = Path.PREFILL_DECODE, Path.DECODE, Path.PREFILL
-TOP = [TokenLogprob(10 + rank, -1.0 - rank) for rank in range(5)]
-OTHER_TOP = [TokenLogprob(10 + rank, -3.0 - rank) for rank in range(5)]
 
 
 def a_resumable(**fields: Any) -> GenerateRequest:
@@ -156,17 +151,6 @@ async def test_handoff_that_the_decode_worker_did_not_redeem_is_withdrawn() -> N
     cluster.check_settled()
 
 
-async def test_check_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("router.session.handoff_check.PATIENCE_S", 0.01)
-    cluster = FakeCluster()
-    cluster.decode.hangs_on = {"p0"}
-    cluster.decode.top_logprobs = TOP
-    assert tokens(await read(cluster.session(a_resumable(), verifies=True))) == SERVED
-    assert cluster.observer.distances == []
-    await loop_rounds(5)
-    cluster.check_settled()
-
-
 async def test_each_attempt_runs_under_an_id_of_its_own() -> None:
     cluster = FakeCluster(decode=FakeDecode(fails_before=gone("d0")))
     await read(cluster.session(a_resumable()))
@@ -191,62 +175,3 @@ async def test_stream_ends_with_its_failure_when_nobody_is_left_to_go_on() -> No
     assert tokens(deltas) == [10]
     assert cluster.observer.receipts[0].outcome == Outcome.FAILED
     cluster.check_settled()
-
-
-PLAIN = a_request(is_verifiable=True)
-
-
-@pytest.mark.parametrize("request_", [a_resumable(), PLAIN], ids=["first token from prefill", "plain"])
-async def test_handoff_that_agrees_is_released_after_it_was_checked(request_: Any) -> None:
-    cluster = FakeCluster()
-    cluster.prefill.top_logprobs = cluster.decode.top_logprobs = TOP
-    deltas = await read(cluster.session(request_, verifies=True))
-    assert (tokens(deltas), cluster.observer.distances) == (SERVED, [0.0])
-    assert all(request.is_verified for request in cluster.prefill.requests + cluster.decode.requests)
-    assert all(delta.top_logprobs is None for delta in deltas)
-    assert cluster.scheduler.paths == [PAIR]
-    cluster.check_settled()
-
-
-async def test_first_token_does_not_wait_for_the_check() -> None:
-    cluster = FakeCluster()
-    cluster.decode.start_gate.hold()
-    stream = cluster.session(a_resumable(), verifies=True).run()
-    assert tokens([await anext(stream)]) == [10]
-    await stream.aclose()
-    await loop_rounds(5)
-    cluster.check_settled()
-
-
-@pytest.mark.parametrize("request_", [a_resumable(), PLAIN], ids=["first token from prefill", "plain"])
-async def test_wrong_handoff_is_answered_right_and_its_pair_suspected(
-    request_: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    cluster = FakeCluster()
-    cluster.prefill.top_logprobs = cluster.decode.top_logprobs_of["p0"] = cluster.decode.top_logprobs_of["p1"] = TOP
-    cluster.decode.top_logprobs = OTHER_TOP
-    deltas = await read(cluster.session(request_, verifies=True))
-    assert tokens(deltas) == SERVED
-    assert cluster.decode.distrusted == ["d0", "d1"]
-    suspected = [(e.prefill, e.decode) for e in cluster.scheduler.told if isinstance(e, PairSuspected)]
-    assert suspected[0] == ("p0", "d0")
-    assert cluster.scheduler.paths[-1] is ON_PREFILL
-    assert "d0 than p0 computed" in caplog.text
-    cluster.check_settled()
-
-
-async def test_check_that_cannot_be_made_costs_nothing() -> None:
-    cluster = FakeCluster(decode=FakeDecode(fails_before=gone("p0")))
-    cluster.decode.top_logprobs = TOP
-    assert tokens(await read(cluster.session(a_resumable(), verifies=True))) == SERVED
-    assert (cluster.observer.distances, cluster.scheduler.paths) == ([], [PAIR])
-    cluster.check_settled()
-
-
-@pytest.mark.parametrize(
-    "request_", [a_request(), a_resumable(num_sequences=2)], ids=["has logprobs", "not handed over"]
-)
-async def test_what_cannot_be_checked_is_served_unchecked(request_: Any) -> None:
-    cluster = FakeCluster()
-    assert tokens(await read(cluster.session(request_, verifies=True)))[:1] == [10]
-    assert cluster.observer.distances == []

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.messages.ids import IngressId, WorkerId
-from router.load import suspected_workers
-from router.load.suspected_workers import AGREE_S, LEAST_HOLD_S, MOST_HOLD_S, REPEAT_S, SuspectedWorkers
+from router.trust import suspected_workers
+from router.trust.suspected_workers import AGREE_S, LEAST_HOLD_S, MOST_HOLD_S, REPEAT_S, SuspectedWorkers
 
 D0, D1 = WorkerId("d0"), WorkerId("d1")
 ONE, OTHER = IngressId("one"), IngressId("other")

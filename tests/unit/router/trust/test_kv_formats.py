@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from cluster.messages.ids import Pool, WorkerId
 from cluster.messages.kv_format import KvFormat
-from router.load.kv_formats import KvFormats, unequal
+from router.trust.kv_formats import KvFormats, unequal
 
 
 def a_format(

@@ -1,0 +1,109 @@
+"""vLLM's scheduler with the token pipe (cluster/engine_core/token_pipe.py): most outputs of a step go to the worker
+through the pipe, and vLLM's own way carries what is left.
+
+What takes which way:
+
+1. The first output of a sequence takes vLLM's way. It has the statistics of the prompt.
+2. All later outputs of a sequence take the pipe if `is_piped` says so of its request. An output that has more than
+   tokens (the last one, or one with an event) also takes vLLM's way, without its tokens, for vLLM's bookkeeping.
+3. All outputs of other requests take vLLM's way.
+
+So within a sequence the pipe alone has the order of all outputs but the first, and each token takes one way only.
+
+vLLM would send statistics with each step. They go along when the numbers of requests change, when a part of the engine
+has something to tell, and otherwise once in STATS_INTERVAL_S, with one output at least: with outputs alone vLLM makes
+the statistics in which cluster/engine/token_tap.py tells it of the tokens that took the pipe. A step without anything
+for vLLM's way wakes nobody there.
+"""
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.metrics.stats import SchedulerStats
+from vllm.v1.outputs import ModelRunnerOutput
+
+from cluster.engine_core.token_pipe import PipedOutput, PipedStep, TokenPipe, is_piped
+
+STATS_INTERVAL_S = 0.25
+"""Most seconds between two statistics of an engine that steps. Longer makes the KV cache usage in a worker's reports
+older; shorter costs the worker's process CPU time, 0.3 to 0.5 ms each.
+"""
+LEAST_FORGOTTEN = 1024
+"""Sequences that were aborted, in number, before the set of piped sequences is cleared of them. More takes memory;
+fewer clears it more often.
+"""
+
+
+class PipingScheduler(Scheduler):
+    def __init__(
+        self, *arguments: Any, pipe: TokenPipe | None = None, clock: Callable[[], float] = monotonic, **named: Any
+    ) -> None:
+        """Without a `pipe`, everything takes vLLM's way."""
+        super().__init__(*arguments, **named)
+        self._clock = clock
+        self._pipe = pipe
+        self._piped: set[str] = set()
+        """Sequences that have had their first output and take the pipe. Those that were aborted may still be here."""
+        self._told: tuple[float, tuple[int, int]] | None = None
+        """Time of the last statistics, and the numbers of requests in them."""
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        answers = super().update_from_output(scheduler_output, model_runner_output)
+        if self._pipe is None:
+            return answers
+        piped: list[PipedOutput] = []
+        for answer in answers.values():
+            outputs = [output for output in answer.outputs if self._needs_vllm(output, piped)]
+            if answer.scheduler_stats is not None and not outputs:
+                outputs = answer.outputs[:1]
+            answer.outputs = outputs
+        if piped:
+            self._pipe.send(PipedStep(self._clock(), piped))
+        return {client: answer for client, answer in answers.items() if _says_something(answer)}
+
+    def make_stats(
+        self,
+        spec_decoding_stats: Any = None,
+        kv_connector_stats: KVConnectorStats | None = None,
+        *further: Any,
+        **named: Any,
+    ) -> SchedulerStats | None:
+        counts, now = self.get_request_counts(), self._clock()
+        given = (spec_decoding_stats, kv_connector_stats, *further, *named.values())
+        if self._pipe is not None and self._told is not None and not any(each is not None for each in given):
+            told_at, told = self._told
+            if counts == told and now - told_at < STATS_INTERVAL_S:
+                return None
+        self._told = now, counts
+        return super().make_stats(spec_decoding_stats, kv_connector_stats, *further, **named)
+
+    def _needs_vllm(self, output: EngineCoreOutput, piped: list[PipedOutput]) -> bool:
+        """Whether an output must take vLLM's way. One that takes the pipe is added to `piped`."""
+        if output.request_id not in self._piped:
+            if output.finish_reason is None:
+                self._begin(output.request_id)
+            return True
+        reason = output.finish_reason
+        piped.append(PipedOutput(output.request_id, output.new_token_ids, reason, output.stop_reason))
+        output.new_token_ids = []
+        if reason is not None:
+            self._piped.discard(output.request_id)
+        return reason is not None or output.events is not None or output.prefill_stats is not None
+
+    def _begin(self, request_id: str) -> None:
+        request = self.requests.get(request_id)
+        if request is not None and is_piped(request.sampling_params):
+            if len(self._piped) > len(self.requests) + LEAST_FORGOTTEN:
+                self._piped &= self.requests.keys()
+            self._piped.add(request_id)
+
+
+def _says_something(answer: EngineCoreOutputs) -> bool:
+    return bool(answer.outputs or answer.finished_requests) or answer.scheduler_stats is not None

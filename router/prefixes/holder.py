@@ -1,0 +1,65 @@
+"""Holder: a worker in the table of KV blocks, and the layout of a table entry.
+
+An entry is an int. Its lowest GENERATION_BITS are the generation in which the block was last used. Above them are the
+places of the block: for each holder a slot with one bit for each tier.
+"""
+
+from typing import Final, final
+
+GPU: Final = 1
+HOST: Final = 2
+DISK: Final = 4
+ALL: Final = 7
+
+GENERATION_BITS: Final = 30
+"""Bits for the generation of an entry. One digit of a Python int: fewer save nothing, more cost time in each step."""
+GENERATION: Final = (1 << GENERATION_BITS) - 1
+"""The bits of an entry that are its generation."""
+SLOT_BITS: Final = 3
+
+
+@final
+class Holder:
+    """A worker in the table, until its blocks are forgotten."""
+
+    __slots__ = ("_entries", "_generation", "bits", "has_blocks", "is_cut", "is_live", "slot", "unit", "worker_bit")
+
+    def __init__(self, worker_bit: int, slot: int) -> None:
+        self.worker_bit = worker_bit
+        self.slot = slot
+        self.unit: int = unit_of(slot)
+        self.bits: dict[int, int] = {place: place * self.unit for place in (GPU, HOST, DISK)}
+        self.is_live = True
+        self.has_blocks = False
+        self.is_cut = False
+        """The table has dropped blocks of the worker."""
+        self._generation = -1
+        self._entries: dict[int, int] = {}
+        """Entries of one generation by place, so that equal ones are one object."""
+
+    def entry(self, place: int, generation: int) -> int:
+        """The entry of a block that only this worker has, in the tier `place`."""
+        if generation != self._generation:
+            self._generation = generation
+            self._entries = {tier: bits | generation for tier, bits in self.bits.items()}
+        return self._entries[place]
+
+
+def unit_of(slot: int) -> int:
+    """The GPU bit of a slot, which is its lowest one."""
+    return 1 << (GENERATION_BITS + slot * SLOT_BITS)
+
+
+def slot_of(unit: int) -> int:
+    """The slot of a bit. Where several bits are given, of the highest."""
+    return (unit.bit_length() - 1 - GENERATION_BITS) // SLOT_BITS
+
+
+def single_bits(mask: int) -> list[int]:
+    """Each bit of the mask alone, the lowest one first."""
+    bits: list[int] = []
+    while mask:
+        lowest = mask & -mask
+        bits.append(lowest)
+        mask ^= lowest
+    return bits
