@@ -127,7 +127,7 @@ class Ingress:
         await self._client.address_of(WorkerId("nobody"))
 
     async def place(self, number: int, num_prompt: int = PROMPT_TOKENS) -> tuple[RequestId, Placement] | None:
-        """The request decodes from then on, if its prompt has the usual length. None if it is refused."""
+        """A request whose prompt has the usual length decodes from then on. None if the request is refused."""
         request = PlacementRequest(
             request_id=RequestId(f"r{number}"),
             num_prompt_tokens=num_prompt,
@@ -142,11 +142,13 @@ class Ingress:
             self.tell(RequestClosed(request_id=request.request_id))
             return None
         self._open_on[placed.generating] += 1
-        if num_prompt > PROMPT_TOKENS:
-            return request.request_id, placed
-        self.tell(PrefillDone(request_id=request.request_id))
-        self.tell(FirstToken(request_id=request.request_id))
+        if num_prompt == PROMPT_TOKENS:
+            self.computed(request.request_id)
         return request.request_id, placed
+
+    def computed(self, request: RequestId) -> None:
+        self.tell(PrefillDone(request_id=request))
+        self.tell(FirstToken(request_id=request))
 
     def close(self, request: RequestId, placed: Placement) -> None:
         self._open_on[placed.generating] -= 1
@@ -257,17 +259,23 @@ async def turn_over(ingresses: list[Ingress], opened: Opened, rate: float, until
 
 
 async def overload(ingresses: list[Ingress], rate: float, until: "asyncio.Task[Any]") -> tuple[int, int]:
-    """Ask for long prompts at a rate. Returns how many were refused and placed from FILLED_S on. Workers compute the
-    prompts as fast as the Scheduler expects.
+    """Ask for long prompts at a rate. Returns how many were refused and placed from FILLED_S on. A request ends when it
+    is predicted to have its first token.
     """
     answered: Counter[bool] = Counter()
     pending: set[asyncio.Task[None]] = set()
     began, numbers = perf_counter(), itertools.count(secrets.randbits(60))
 
     async def one(number: int) -> None:
-        answer = await ingresses[number % len(ingresses)].place(number, LONG_PROMPT_TOKENS)
+        ingress = ingresses[number % len(ingresses)]
+        answer = await ingress.place(number, LONG_PROMPT_TOKENS)
         if perf_counter() - began >= FILLED_S and not until.done():
             answered[answer is not None] += 1
+        if answer is not None:
+            request, placement = answer
+            await asyncio.sleep(placement.predicted.ttft_s if placement.predicted else 0.0)
+            ingress.computed(request)
+            ingress.close(request, placement)
 
     num_asked = 0
     while not until.done():
