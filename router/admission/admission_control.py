@@ -31,6 +31,10 @@ CONTENDED_S: Final = 5.0
 """Time after a request had to wait for which fairness between tenants counts, in seconds. Higher holds back tenants
 when there is room again; lower lets one tenant fill the room between two waits.
 """
+MOST_EXCESS: Final = 1.1
+"""Excess of a tenant up to which others pause for its requests while requests wait. Higher lets a tenant push others
+aside that uses more than its share; lower has nobody pause for a tenant that uses just its share.
+"""
 GOLDEN_RATIO: Final = 0.618033988749895
 """Step between the jitters of two refusals. Its multiples spread evenly over [0, 1); most other steps leave gaps."""
 NUM_SHOWN: Final = 50
@@ -252,7 +256,7 @@ class AdmissionControl:
         verdict = judge(placement_input, choice, excess, is_contended, is_replaced=waiting.is_replaced)
         if request.is_paused and now - waiting.asked_at >= LONGEST_PAUSE_S:
             return choice
-        is_fair = excess <= 1.0 or not is_contended
+        is_fair = excess <= MOST_EXCESS or not is_contended
         if self._preempts and prediction is not None and is_fair and request.path is None and not waiting.is_replaced:
             value = max(0.0, gain(prediction)) if verdict is Verdict.ADMIT else 0.0
             better = self.preemption.choose(placement_input, candidates, value)

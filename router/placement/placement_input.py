@@ -146,8 +146,11 @@ class PlacementInput:
         """KV tokens that are reserved for the request where it decodes."""
         self.age_s = age_s
         """Seconds since the request reached the ingress."""
-        self.due_at: float = now + self.slo_ttft_s - age_s if request.num_output_tokens == 0 else now
-        """When the first token is due. A client that has tokens waits for the next one."""
+        is_new = request.num_output_tokens == 0 or request.is_paused
+        self.due_at: float = now + self.slo_ttft_s - age_s if is_new else now
+        """When the first token is due. A client that has tokens waits for the next one, unless its request is paused:
+        then the request comes after those that it has made room for.
+        """
         self.others = others
         self.now = now
 

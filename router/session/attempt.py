@@ -34,12 +34,11 @@ class PlacementAttempt:
         *,
         timing: Timing,
         deadline: FirstTokenDeadline,
-        rank: int,
         is_start: bool,
+        was_paused: bool = False,
     ) -> None:
         """`request`: as this attempt runs it, under an id of its own; `request_id`: the id that the Scheduler knows;
-        `rank`: of the SLO class;
-        `is_start`: no token was released before this attempt.
+        `is_start`: no token was released before this attempt; `was_paused`: the attempt before was paused.
         """
         self._placement = placement
         self._request = request
@@ -47,8 +46,8 @@ class PlacementAttempt:
         self._ports = ports
         self._timing = timing
         self._deadline = deadline
-        self._rank = rank
         self._is_start = is_start
+        self._was_paused = was_paused
         self._prefilled: PrefillResult | None = None
         self._held: TokenDelta | None = None
         """The first token, from the prefill worker, until it is released."""
@@ -131,13 +130,15 @@ class PlacementAttempt:
 
     def _timed(self, request: GenerateRequest) -> GenerateRequest:
         """The request with its objectives: the TTFT as the time that is left until the first token is due. A client
-        that has tokens waits for the next one.
+        that has tokens waits for the next one. A request that was paused comes after those that it has made room for.
         """
         slo = self._placement.slo
         if slo is None:
             return request
         left_s = slo.ttft_s - self._timing.age_s(now()) if self._is_start else 0.0
-        return msgspec.structs.replace(request, first_token_within_s=left_s, tpot_s=slo.tpot_s, rank=self._rank)
+        if self._was_paused:
+            left_s = slo.ttft_s
+        return msgspec.structs.replace(request, first_token_within_s=left_s, tpot_s=slo.tpot_s)
 
     @property
     def _is_answered(self) -> bool:

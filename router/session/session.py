@@ -59,9 +59,9 @@ class Session:
         """`verifies`: check the handoff, where there is one and the request allows it, before any token that depends on
         the handoff is released. The handoff of a suspected pair is always checked.
         """
-        self._request = request
         self._ports = ports
         self._terms = terms or Terms()
+        self._request = msgspec.structs.replace(request, rank=self._terms.slo_class.rank)
         self._timing = Timing(now() if self._terms.arrived_at is None else self._terms.arrived_at)
         self._verifies = verifies
         self._deadline = FirstTokenDeadline(first_token_timeout_s, self._timing)
@@ -189,8 +189,8 @@ class Session:
             self._ports,
             timing=self._timing,
             deadline=self._deadline,
-            rank=self._terms.slo_class.rank,
             is_start=not self._released,
+            was_paused=self._is_paused,
         )
 
     def _note_failure(self, failure: WorkerFailed) -> None:

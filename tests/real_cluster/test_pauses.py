@@ -1,10 +1,11 @@
 """Batch answers that pause for an interactive request, on an engine whose memory they fill."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
-import openai
+import httpx
 import pytest
 
 from tests.drills.word_lists import WordList, word_list
@@ -12,8 +13,8 @@ from tests.real_cluster.service import CHANGES, Service
 
 NUM_BATCH, NUM_PROMPT, NUM_TOKENS = 4, 150, 1000
 MAX_MODEL_LEN = 2048
-ROOM_TOKENS, PREFILL_ROOM_TOKENS = 4096, MAX_MODEL_LEN + 64
-"""KV tokens of the decode worker and of the prefill worker."""
+ROOM_TOKENS = 4096
+"""KV tokens of the decode worker."""
 KV_BYTES_PER_TOKEN = 2 * 2 * 2 * 64 * 5
 """Keys and values of 2 heads of 64 numbers of 2 bytes, in 5 layers (conf/models/baton-demo/config.json)."""
 DECODED_FOR_S = 4.0
@@ -21,6 +22,8 @@ DECODED_FOR_S = 4.0
 TTFT_S = 2.0
 INTERACTIVE = [300 + i * i % 1000 for i in range(1700)]
 """A prompt that finds no room beside the batch requests."""
+NUM_KEEPS = 2000
+"""Tokens of the request that keeps the prefill worker, which takes one request at a time."""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +32,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     changes: dict[str, Any] = {
         **CHANGES,
         "engine": {"max_model_len": MAX_MODEL_LEN},
-        "prefill": {"engine": {"kv_cache_memory_bytes": PREFILL_ROOM_TOKENS * KV_BYTES_PER_TOKEN}},
+        "prefill": {"max_ongoing_requests": 1},
         "decode": {"engine": {"kv_cache_memory_bytes": ROOM_TOKENS * KV_BYTES_PER_TOKEN}},
         "ingress": {**CHANGES["ingress"], "keep_receipts": 100},
         "slo": {"interactive": {"ttft_s": TTFT_S, "ttft_per_prefill": 1.0, "tpot_s": 0.5}},
@@ -43,48 +46,67 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     assert not left
 
 
-class Stream:
-    """A streamed answer, and what it has brought so far."""
+class Answer:
+    """An answer, streamed or whole. Frames are parsed at the end: a client that is busy with the frames of one answer
+    would ask late for the next one.
+    """
 
-    def __init__(self, client: openai.AsyncOpenAI, prompt: str | list[int], tier: str, **fields: Any) -> None:
-        self.text = ""
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        prompt: str | list[int],
+        tier: str,
+        num_tokens: int,
+        *,
+        is_streamed: bool = False,
+        path: str | None = None,
+    ) -> None:
+        """`path`: the only one that the request may take."""
+        self._is_streamed = is_streamed
+        self._body = {"model": "baton-demo", "prompt": prompt, "max_tokens": num_tokens, "temperature": 0}
+        self._body |= {"ignore_eos": True, "stream": is_streamed, "service_tier": tier}
+        self._headers = {"x-baton-path": path} if path else {}
+        self._parts: list[bytes] = []
         self.has_begun = asyncio.Event()
-        self.reading = asyncio.create_task(self._read(client, prompt, tier, **fields))
+        self.reading = asyncio.create_task(self._read(http))
 
-    async def _read(self, client: openai.AsyncOpenAI, prompt: str | list[int], tier: str, **fields: Any) -> None:
-        stream = await client.completions.create(
-            model="baton-demo",
-            prompt=prompt,
-            temperature=0.0,
-            stream=True,
-            extra_body={"ignore_eos": True, "service_tier": tier},
-            **fields,
-        )
-        async for chunk in stream:
-            self.text += chunk.choices[0].text
-            self.has_begun.set()
+    async def _read(self, http: httpx.AsyncClient) -> None:
+        async with http.stream("POST", "/v1/completions", json=self._body, headers=self._headers) as response:
+            response.raise_for_status()
+            async for part in response.aiter_raw():
+                self._parts.append(part)
+                self.has_begun.set()
+
+    @property
+    def text(self) -> str:
+        """Once the answer is there."""
+        if not self._is_streamed:
+            return str(json.loads(b"".join(self._parts))["choices"][0]["text"])
+        lines = b"".join(self._parts).decode().splitlines()
+        *frames, last = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+        assert last == "[DONE]"
+        return "".join(json.loads(frame)["choices"][0]["text"] for frame in frames)
 
 
-def batch(client: openai.AsyncOpenAI, words: WordList, **fields: Any) -> Stream:
-    return Stream(client, words.prompt, "flex", max_tokens=NUM_TOKENS, **fields)
+def batch(http: httpx.AsyncClient, words: WordList, *, is_streamed: bool = False) -> Answer:
+    return Answer(http, words.prompt, "flex", NUM_TOKENS, is_streamed=is_streamed)
 
 
 async def test_batch_answers_pause_for_an_interactive_request_and_lose_no_token(small: Service) -> None:
     lists = [word_list(seed, NUM_PROMPT) for seed in range(NUM_BATCH)]
     right = [words.answer(NUM_TOKENS) for words in lists]
-    async with openai.AsyncOpenAI(base_url=f"{small.url}/v1", api_key="unused", max_retries=0, timeout=300) as client:
+    async with httpx.AsyncClient(base_url=small.url, timeout=300) as http:
         for _ in range(2):  # the Scheduler learns how long these answers are
-            for one in [batch(client, words) for words in lists]:
+            for one in [batch(http, words) for words in lists]:
                 await one.reading
         assert small.metric("baton_pauses_total") == 0
 
-        several = [batch(client, words) for words in lists]
-        # It fills the prefill worker, and cannot pause there
-        keeps = batch(client, word_list(NUM_BATCH, 900), extra_headers={"x-baton-path": "P"})
-        for one in [*several, keeps]:
-            await one.has_begun.wait()
+        several = [batch(http, words, is_streamed=words is lists[-1]) for words in lists]
+        # It keeps the prefill worker, and cannot pause there
+        keeps = Answer(http, "Once", "flex", NUM_KEEPS, path="P")
+        await several[-1].has_begun.wait()
         await asyncio.sleep(DECODED_FOR_S)
-        await Stream(client, INTERACTIVE, "priority", max_tokens=10).reading
+        await Answer(http, INTERACTIVE, "priority", 10).reading
         for one in several:
             await one.reading
         await keeps.reading
@@ -95,7 +117,5 @@ async def test_batch_answers_pause_for_an_interactive_request_and_lose_no_token(
     assert interactive["result"] == "good"
     paused = [receipt for receipt in receipts if receipt["num_pauses"]]
     assert paused
-    assert {(receipt["slo_class"], receipt["outcome"], receipt["path"]) for receipt in paused} == {
-        ("batch", "finished", "D")
-    }
+    assert {(receipt["slo_class"], receipt["outcome"]) for receipt in paused} == {("batch", "finished")}
     assert small.metric("baton_pauses_total", slo_class="batch") == len(paused)

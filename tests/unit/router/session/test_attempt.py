@@ -38,7 +38,7 @@ def an_attempt(
     timing = Timing(now())
     deadline = FirstTokenDeadline(timeout_s, timing)
     return PlacementAttempt(
-        placement, request, RequestId("r"), ports, timing=timing, deadline=deadline, rank=0, is_start=is_start
+        placement, request, RequestId("r"), ports, timing=timing, deadline=deadline, is_start=is_start
     )
 
 

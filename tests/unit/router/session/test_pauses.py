@@ -38,6 +38,14 @@ async def test_paused_request_goes_on_with_the_same_tokens() -> None:
     cluster.check_settled()
 
 
+async def test_paused_request_comes_after_those_that_it_made_room_for() -> None:
+    """Its first token is not due at once, as after a failure."""
+    cluster = FakeCluster()
+    await paused(cluster)
+    (_, again) = cluster.prefill.requests
+    assert again.first_token_within_s is not None and again.first_token_within_s > 0.0
+
+
 async def test_pause_is_no_failure() -> None:
     """The same worker may run the request again, and nobody hears of a lost worker."""
     cluster = FakeCluster()
