@@ -10,7 +10,7 @@ Times are monotonic seconds, of the caller.
 from math import inf
 from typing import Final, final
 
-from cluster.messages.ids import RequestId
+from cluster.messages.ids import Pool, RequestId
 from cluster.messages.reports import WorkerReport
 from router.load.charge import Charge, Stage
 from router.load.prefill_share import PrefillShare
@@ -264,7 +264,7 @@ class WorkerState:
 
     def _read(self, report: WorkerReport) -> None:
         self.report = report
-        self.links = report.links
+        self.links = report.links if self.pool is Pool.DECODE else {}
         shape = report.shape
         self.block_size: int = shape.block_size
         self.max_step_tokens: int = max(1, shape.max_step_tokens)

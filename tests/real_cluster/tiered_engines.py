@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,19 @@ def num_blocks_on(disk: Path) -> int:
 
 
 async def written(disk: Path, num_blocks: int) -> None:
+    await until(lambda: num_blocks_on(disk) >= num_blocks, "blocks do not reach the disk")
+
+
+async def removed(disk: Path) -> None:
+    await until(lambda: not num_blocks_on(disk), "blocks that are not trusted stay on the disk")
+
+
+async def until(is_so: Callable[[], bool], otherwise: str) -> None:
     for _ in range(NUM_TRIES):
-        if num_blocks_on(disk) >= num_blocks:
+        if is_so():
             return
         await asyncio.sleep(0.05)
-    raise TimeoutError("blocks do not reach the disk")
+    raise TimeoutError(otherwise)
 
 
 async def life_of_two_prompts(folder: Path) -> dict[str, Any]:
@@ -136,13 +145,14 @@ async def life_of_two_prompts(folder: Path) -> dict[str, Any]:
 
     await written(folder / "decode", (len(first) + len(second)) // 32)
     await decode.distrust()
+    await removed(folder / "decode")
     steps["distrusted"] = await decode.generate(first)
 
     handoff, _ = await prefill.prefill(first)
     await prefill.kill()
     steps["handoff lost"] = await decode.generate(first, handoff)
 
-    await written(folder / "decode", (2 * len(first) + len(second)) // 32)
+    await written(folder / "decode", len(first) // 32)
     await decode.kill()
     prefill.shutdown()
     decode.shutdown()
