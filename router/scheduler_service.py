@@ -7,7 +7,8 @@ loop's.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -78,7 +79,7 @@ class SchedulerService:
 
     def _place(
         self, connection: Connection, request: PlacementRequest
-    ) -> Placement | Rejection | Awaitable[Placement | Rejection]:
+    ) -> Placement | Rejection | Coroutine[Any, Any, Placement | Rejection]:
         ingress = self._ingresses.speaking(connection)
         if ingress is None:
             raise ServingError("placement asked for over a connection on which no ingress has given its id")

@@ -12,9 +12,8 @@ import itertools
 import logging
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from enum import IntEnum
-from inspect import isawaitable
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -103,14 +102,16 @@ class Service:
         self.on_writable: Callable[[Connection], None] = _ignore
         """Called when the peer reads again after `Connection.is_writable` was False."""
 
-    def on_call(self, method: Method[A, R], handler: Callable[[A], R | Awaitable[R]]) -> None:
+    def on_call(self, method: Method[A, R], handler: Callable[[A], R | Coroutine[Any, Any, R]]) -> None:
         """Answer calls of a method with `handler`. A handler that has its answer at once returns it: messages that were
-        received together are then handled in their order, and no task is created. Otherwise the handler returns an
-        awaitable, which is cancelled when the caller gives up or is gone.
+        received together are then handled in their order, and no task is created. Otherwise the handler returns a
+        coroutine, which is cancelled when the caller gives up or is gone.
         """
         self.on_call_of(method, lambda _, argument: handler(argument))
 
-    def on_call_of(self, method: Method[A, R], handler: Callable[["Connection", A], R | Awaitable[R]]) -> None:
+    def on_call_of(
+        self, method: Method[A, R], handler: Callable[["Connection", A], R | Coroutine[Any, Any, R]]
+    ) -> None:
         """As `on_call`, for a handler that needs the connection of the caller."""
         self._calls[method.name] = (method, handler)
 
@@ -128,7 +129,7 @@ class Service:
         self._posts[method.name] = (method, handler)
 
     def answer(self, connection: "Connection", method_name: str, body: msgspec.Raw) -> Any:
-        """The answer of a call, or an awaitable of it. Raises UnknownMessage."""
+        """The answer of a call, or a coroutine that gives it. Raises UnknownMessage."""
         method, handler = self._known(self._calls, method_name)
         return handler(connection, _decoded(method, body))
 
@@ -163,7 +164,7 @@ class Connection(asyncio.Protocol):
         self._received = bytearray()
         self._call_ids = itertools.count(1)
         self._waiting: dict[int, tuple[asyncio.Future[Any], Callable[[Any], Any]]] = {}
-        self._answering: dict[int, asyncio.Task[None]] = {}
+        self._answering: dict[int, asyncio.Task[Any]] = {}
         self.is_writable = True
         """False while the peer does not read what it is sent."""
         self.lost = asyncio.Event()
@@ -310,35 +311,40 @@ class Connection(asyncio.Protocol):
     def _begin_answer(self, call: _Frame) -> None:
         try:
             answer = self._service.answer(self, call.method, call.body)
-            if isawaitable(answer):
-                task = asyncio.create_task(self._answer_later(call, answer))
-                self._answering[call.call_id] = task
-                task.add_done_callback(lambda _: self._answering.pop(call.call_id, None))
-                return
-            frame = _encoded(_Kind.RESULT, call.call_id, "", answer)
-        except ServingError as error:
-            frame = _encoded_failure(call, error)
         except Exception as error:
-            logger.exception("%s failed", call.method)
-            frame = _encoded_failure(call, ServingError(f"{call.method} failed: {type(error).__name__}: {error}"))
+            self._reply_failure(call, error)
+            return
+        if not asyncio.iscoroutine(answer):
+            self._reply(call, answer)
+            return
+        answering = self._answering[call.call_id] = asyncio.create_task(answer)
+        answering.add_done_callback(lambda _: self._answered(call, answering))
+
+    def _answered(self, call: _Frame, answering: asyncio.Task[Any]) -> None:
+        self._answering.pop(call.call_id, None)
+        if answering.cancelled():
+            if not answering.cancelling():  # otherwise the caller has given up, or is gone
+                self._reply_failure(call, ServingError(f"{call.method} was cancelled"))
+        elif error := answering.exception():
+            self._reply_failure(call, error)
+        else:
+            self._reply(call, answering.result())
+
+    def _reply(self, call: _Frame, result: Any) -> None:
+        try:
+            frame = _encoded(_Kind.RESULT, call.call_id, "", result)
+        except ServingError as error:
+            self._reply_failure(call, error)
+            return
         if self.is_open:
             self._write(frame)
 
-    async def _answer_later(self, call: _Frame, answer: Awaitable[Any]) -> None:
-        try:
-            frame = _encoded(_Kind.RESULT, call.call_id, "", await answer)
-        except ServingError as error:
-            frame = _encoded_failure(call, error)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise  # the caller has given up, or is gone
-            frame = _encoded_failure(call, ServingError(f"{call.method} was cancelled: {error}"))
-        except Exception as error:
-            logger.exception("%s failed", call.method)
-            frame = _encoded_failure(call, ServingError(f"{call.method} failed: {type(error).__name__}: {error}"))
+    def _reply_failure(self, call: _Frame, error: BaseException) -> None:
+        if not isinstance(error, ServingError):
+            logger.error("%s failed", call.method, exc_info=error)
+            error = ServingError(f"{call.method} failed: {type(error).__name__}: {error}")
         if self.is_open:
-            self._write(frame)
+            self._write(_encoded_failure(call, error))
 
     def _send(self, kind: _Kind, call_id: int, method: str, body: Any) -> None:
         self._write(_encoded(kind, call_id, method, body))

@@ -1,6 +1,7 @@
 """Connections between processes, over real sockets of this machine."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -236,6 +237,18 @@ async def test_cancelled_call_is_cancelled_on_the_other_side() -> None:
         call.cancel()
         await asyncio.wait_for(server.ended_hanging.wait(), 5)
         assert await connection.call(DOUBLE, 2) == 4
+
+
+async def test_call_that_is_cancelled_before_its_handler_has_begun_leaves_no_warning() -> None:
+    """Both messages are read together, and warnings are errors here."""
+    server = Server()
+    async with linked(server) as (_, connection):
+        call = asyncio.create_task(connection.call(HANG, None))
+        await asyncio.sleep(0)
+        call.cancel()
+        assert await connection.call(DOUBLE, 2) == 4
+    gc.collect()
+    assert not server.hanging.is_set()
 
 
 async def test_calls_fail_at_once_when_the_other_side_goes_away() -> None:
