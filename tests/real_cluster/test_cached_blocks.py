@@ -1,30 +1,18 @@
 """The prefix index says of real engines what they cache."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.repository import REPO_ROOT
+from tests.real_cluster.engine_program import run
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("cached")
-    environment = os.environ | {
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONHASHSEED": "7",  # an operator's, which must not matter
-        "PYTHONPATH": str(REPO_ROOT),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
-    command = [sys.executable, "-m", "tests.real_cluster.cached_blocks", str(folder)]
-    subprocess.run(command, env=environment, cwd=REPO_ROOT, check=True, timeout=280)
+    run("cached_blocks", str(folder), PYTHONHASHSEED="7")  # an operator's, which must not matter
     return json.loads((folder / "seen.json").read_text())
 
 

@@ -1,17 +1,14 @@
 """What the engines themselves do with handoffs that are freed, late or of another prompt."""
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.repository import REPO_ROOT
 from kvtransfer.verify import MAX_TOLERANCE
+from tests.real_cluster.engine_program import run
 
 ROUNDING = 0.1
 
@@ -19,15 +16,8 @@ ROUNDING = 0.1
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     target: Path = tmp_path_factory.mktemp("lent") / "seen.json"
-    command = [sys.executable, "-m", "tests.real_cluster.lent_blocks", str(target)]
-    environment = os.environ | {
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(REPO_ROOT),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "CRITICAL",  # the engine reports a pull of freed blocks as an error: that is tried here
-        "VLLM_NO_USAGE_STATS": "1",
-    }
-    subprocess.run(command, env=environment, cwd=REPO_ROOT, check=True, timeout=400)
+    # The engine reports a pull of freed blocks as an error: that is tried here
+    run("lent_blocks", str(target), VLLM_LOGGING_LEVEL="CRITICAL")
     return json.loads(target.read_text())
 
 

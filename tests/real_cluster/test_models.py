@@ -3,15 +3,13 @@
 """
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.repository import REPO_ROOT
+from tests.real_cluster.engine_program import run
 
 pytestmark = pytest.mark.models
 
@@ -28,24 +26,11 @@ nats. Those of other prompts have no likely token in common.
 """
 
 
-def run(kind: str, changes: dict[str, Any], lengths: list[int], target: Path) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.real_cluster.models.handed_over",
-        kind,
-        json.dumps(changes),
-        json.dumps(lengths),
-        str(target),
-    ]
-    environment = os.environ | {
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(REPO_ROOT),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
-    return subprocess.run(command, env=environment, cwd=REPO_ROOT, timeout=TIMEOUT_S, capture_output=True, text=True)
+def handed_over(
+    kind: str, changes: dict[str, Any], lengths: list[int], target: Path
+) -> subprocess.CompletedProcess[str]:
+    arguments = (kind, json.dumps(changes), json.dumps(lengths), str(target))
+    return run("models.handed_over", *arguments, timeout_s=TIMEOUT_S, check=False)
 
 
 @pytest.mark.timeout(TIMEOUT_S)
@@ -76,7 +61,7 @@ def test_answer_is_the_same_with_kv_blocks_of_the_other_pool(
     kind: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     target = tmp_path / "seen.json"
-    done = run(kind, changes, LENGTHS, target)
+    done = handed_over(kind, changes, LENGTHS, target)
     assert done.returncode == 0, done.stderr[-2000:]
     seen = json.loads(target.read_text())
     assert (seen["mismatch"], seen["leaves_tokens"]) == (None, False)
@@ -87,7 +72,7 @@ def test_answer_is_the_same_with_kv_blocks_of_the_other_pool(
 
 @pytest.mark.timeout(TIMEOUT_S)
 def test_hybrid_model_is_refused_with_the_block_size_that_it_needs(tmp_path: Path) -> None:
-    done = run("hybrid", {}, SHORT, tmp_path / "seen.json")
+    done = handed_over("hybrid", {}, SHORT, tmp_path / "seen.json")
     assert done.returncode != 0
     assert "ValueError: this engine cannot work in Baton: vLLM has chosen KV blocks of 160 tokens" in done.stderr
     assert "set engine.block_size to 160" in done.stderr
@@ -97,7 +82,7 @@ def test_hybrid_model_is_refused_with_the_block_size_that_it_needs(tmp_path: Pat
 def test_hybrid_model_leaves_its_last_prompt_token_to_the_decode_engine(tmp_path: Path) -> None:
     """What its prefill engine samples follows the token before, so it is no first token."""
     target = tmp_path / "seen.json"
-    done = run("hybrid", {"engine": {"block_size": 160}}, SHORT, target)
+    done = handed_over("hybrid", {"engine": {"block_size": 160}}, SHORT, target)
     assert done.returncode == 0, done.stderr[-2000:]
     seen = json.loads(target.read_text())
     assert seen["leaves_tokens"]

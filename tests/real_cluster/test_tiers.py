@@ -1,14 +1,11 @@
 """KV blocks that left the engine's memory come back from DRAM and from disk, and are reported as what they are."""
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from cluster.repository import REPO_ROOT
+from tests.real_cluster.engine_program import run
 
 BLOCK_TOKENS = 32
 STEPS_OF_FIRST = (
@@ -25,15 +22,7 @@ STEPS_OF_FIRST = (
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("tiers")
-    environment = os.environ | {
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(REPO_ROOT),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
-    command = [sys.executable, "-m", "tests.real_cluster.tiered_engines", str(folder)]
-    subprocess.run(command, env=environment, cwd=REPO_ROOT, check=True, timeout=280)
+    run("tiered_engines", str(folder))
     return json.loads((folder / "seen.json").read_text())
 
 
