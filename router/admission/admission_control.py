@@ -165,7 +165,7 @@ class AdmissionControl:
             waiting.begin_anew(now)
         waiting.suspect(self._quarantine.num_lost(waiting.request.digest, now))
         hits = self._placer.hits_of(waiting.request, now)
-        need = self._need_of(waiting, hits, now)
+        need = self._need_of(waiting, hits, now) if self._failures.has_fresh(now) else None
         if need is not None and (refused := self._refuse_like_others(waiting, need, now)) is not None:
             return refused
         placement_input = self._input_of(waiting, hits, now)
@@ -184,6 +184,7 @@ class AdmissionControl:
         self._contended_at = now
         if waiting.is_replaced:
             return self._wait_for_room(waiting, now)
+        need = need or self._need_of(waiting, hits, now)
         waiting.has_to_wait(placement_input.slo.ttft_s, least_prefill_s(placement_input, candidates))
         patience_s = waiting.gives_up_at - now
         if need is not None and choice.prediction is not None and gain(choice.prediction) <= 0.0:

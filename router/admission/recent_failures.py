@@ -76,16 +76,25 @@ class Failure:
 
 @final
 class RecentFailures:
-    __slots__ = ("_by_kind",)
+    __slots__ = ("_by_kind", "_noted_at")
 
     def __init__(self) -> None:
         self._by_kind: dict[Kind, Failure] = {}
-        """The least need of each kind that was not met, as long as it is fresh."""
+        """The least need of each kind that was not met lately."""
+        self._noted_at = float("-inf")
+        """When the last failure was noted."""
 
     def __len__(self) -> int:
         return len(self._by_kind)
 
+    def has_fresh(self, now: float) -> bool:
+        """Whether `like` may find one. Failures that are all too old are dropped, with the workers that they name."""
+        if self._by_kind and now - self._noted_at > FRESH_S:
+            self._by_kind.clear()
+        return bool(self._by_kind)
+
     def note(self, failure: Failure) -> None:
+        self._noted_at = failure.at
         known = self._by_kind.get(failure.need.kind)
         if known is not None and failure.at - known.at <= FRESH_S and not _covers(failure.need, known.need):
             return

@@ -71,3 +71,14 @@ def test_clients_that_ask_for_ever_different_things_fill_no_memory() -> None:
     for number in range(3 * MOST_KINDS):
         failures.note(a_failure(a_need(ttft_s=1.0 + number)))
     assert len(failures) <= MOST_KINDS
+
+
+def test_failures_that_are_all_too_old_are_dropped() -> None:
+    failures = RecentFailures()
+    assert not failures.has_fresh(0.0)
+    failures.note(a_failure(a_need(1000)))
+    failures.note(a_failure(a_need(9000), at=FRESH_S))
+    assert failures.has_fresh(2 * FRESH_S)
+    assert len(failures) == 2
+    assert not failures.has_fresh(2 * FRESH_S + 0.001)
+    assert len(failures) == 0
