@@ -207,36 +207,8 @@ class UnknownMessage(ServingError):
 
 _BY_NAME: dict[str, type[ServingError]] = {
     kind.__name__: kind
-    for kind in (
-        ServingError,
-        InvalidRequest,
-        ConstraintFailed,
-        ContentFiltered,
-        NotFound,
-        Conflict,
-        RequestTooLarge,
-        Unauthorized,
-        Forbidden,
-        Misdirected,
-        UnsupportedMediaType,
-        RequestTimedOut,
-        UrlTooLong,
-        HeadersTooLarge,
-        Overloaded,
-        TooManyRequests,
-        StillAdmitting,
-        StateUnavailable,
-        WorkerFailed,
-        WorkerUnreachable,
-        EngineLost,
-        WorkerBusy,
-        PrefillFailed,
-        GenerationFailed,
-        HandoffMismatch,
-        RequestQuarantined,
-        ClientTooSlow,
-        UnknownMessage,
-    )
+    for kind in tuple(globals().values())
+    if isinstance(kind, type) and issubclass(kind, ServingError)
 }
 
 

@@ -15,7 +15,8 @@ from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import ReportReply, WorkerReport
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
-from cluster.rpc.connection import Connection, ConnectionLost, Method, Service
+from cluster.rpc.connection import Connection, ConnectionLost, Service
+from cluster.rpc.frames import Method
 from cluster.rpc.listener import connect
 from cluster.rpc.protocol import (
     KV_EVENTS,

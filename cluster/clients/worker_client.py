@@ -14,7 +14,8 @@ from cluster.clients.scheduler_client import SCHEDULER_TIMEOUT_S, SchedulerClien
 from cluster.errors import EngineLost, Overloaded, WorkerFailed, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import Address, RequestId, WorkerId
-from cluster.rpc.connection import Connection, ConnectionLost, Method, NobodyThere
+from cluster.rpc.connection import Connection, ConnectionLost, NobodyThere
+from cluster.rpc.frames import Method
 from cluster.rpc.listener import connect
 from cluster.rpc.protocol import (
     ANSWER,

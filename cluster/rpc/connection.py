@@ -2,33 +2,39 @@
 calls and one-way posts, and notices at once when a side ends. A side that answers no ping counts as gone.
 
 Serve's handles find and replace processes, but a call through them costs over a millisecond of CPU time and a streamed
-item some hundred microseconds. A message here costs about ten microseconds. A frame is its length (4 bytes, big-endian)
-and a MessagePack array [kind, call id, method, body]. Both sides first prove that they know the application's secret
-(cluster/network/handshake.py). cluster/rpc/listener.py makes the connections.
+item some hundred microseconds. A message here costs about ten microseconds (cluster/rpc/frames.py). Both sides first
+prove that they know the application's secret (cluster/network/handshake.py). cluster/rpc/listener.py makes the
+connections.
 """
 
 import asyncio
 import itertools
 import logging
 import socket
-import struct
 from collections.abc import Callable, Coroutine
-from enum import IntEnum
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
-from cluster.errors import ErrorMessage, ServingError, UnknownMessage
+from cluster.errors import ServingError, UnknownMessage
 from cluster.network.keepalive import DEAD_PEER_S, IDLE_S, PROBE_INTERVAL_S, PROBES
+from cluster.rpc.frames import (
+    PING,
+    PONG,
+    Frame,
+    FrameKind,
+    Method,
+    decode_failure,
+    decoded,
+    encoded,
+    encoded_failure,
+    next_frame,
+)
 
 logger = logging.getLogger("baton.channel")
 A = TypeVar("A")
 R = TypeVar("R")
 H = TypeVar("H")
-MAX_FRAME_BYTES = 1 << 28
-"""Most bytes of one frame. A longer frame closes the connection. A higher limit lets one message take more memory; a
-lower limit fails requests with long prompts.
-"""
 PING_INTERVAL_S = 1.0
 """Time between two checks whether anything was received, in seconds. After a silent interval, a ping is sent. Longer
 notices a process that hangs later; shorter sends more pings.
@@ -43,7 +49,6 @@ MAX_LOGGED = 16
 """Posts of one connection, by name, that are logged as unreadable. More lets a peer fill the log; fewer hides what a
 process of another version sends.
 """
-_LENGTH = struct.Struct(">I")
 _KEEPALIVE = {
     socket.TCP_KEEPIDLE: IDLE_S,
     socket.TCP_KEEPINTVL: PROBE_INTERVAL_S,
@@ -53,43 +58,12 @@ _KEEPALIVE = {
 """TCP options that end the connection to a node that vanished, after about DEAD_PEER_S."""
 
 
-class Method(Generic[A, R]):
-    """One message of the protocol: its name, its argument's type, and the type of a call's result."""
-
-    def __init__(self, name: str, takes: Any, gives: Any = None) -> None:
-        self.name = name
-        self.decode_argument: Callable[[Any], A] = msgspec.msgpack.Decoder(takes).decode
-        self.decode_result: Callable[[Any], R] = msgspec.msgpack.Decoder(gives).decode
-
-
 class ConnectionLost(ConnectionError):
     """The peer is gone, or was never reached."""
 
 
 class NobodyThere(ConnectionLost):
     """The process at an address has ended: no process listens on the address, or another process does."""
-
-
-class _Kind(IntEnum):
-    CALL = 1
-    RESULT = 2
-    FAILURE = 3
-    CANCEL = 4
-    POST = 5
-    PING = 6
-    PONG = 7
-
-
-class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    kind: _Kind
-    call_id: int
-    method: str
-    body: msgspec.Raw
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode_frame = msgspec.msgpack.Decoder(_Frame).decode
-_decode_failure = msgspec.msgpack.Decoder(ErrorMessage).decode
 
 
 class Service:
@@ -131,12 +105,12 @@ class Service:
     def answer(self, connection: "Connection", method_name: str, body: msgspec.Raw) -> Any:
         """The answer of a call, or a coroutine that gives it. Raises UnknownMessage."""
         method, handler = self._known(self._calls, method_name)
-        return handler(connection, _decoded(method, body))
+        return handler(connection, decoded(method, body))
 
     def take(self, connection: "Connection", method_name: str, body: msgspec.Raw) -> None:
         """Take a post. Raises UnknownMessage."""
         method, handler = self._known(self._posts, method_name)
-        argument = _decoded(method, body)
+        argument = decoded(method, body)
         try:
             handler(connection, argument)
         except Exception:
@@ -164,7 +138,7 @@ class Connection(asyncio.Protocol):
         self._received = bytearray()
         self._call_ids = itertools.count(1)
         self._waiting: dict[int, tuple[asyncio.Future[Any], Callable[[Any], Any]]] = {}
-        self._answering: dict[int, asyncio.Task[Any]] = {}
+        self._answers = _Answers(self, service)
         self.is_writable = True
         """False while the peer does not read what it is sent."""
         self.lost = asyncio.Event()
@@ -186,20 +160,20 @@ class Connection(asyncio.Protocol):
         """
         call_id = next(self._call_ids)
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._send(_Kind.CALL, call_id, method.name, argument)
+        self._send(FrameKind.CALL, call_id, method.name, argument)
         self._waiting[call_id] = (answer, method.decode_result)
         try:
             return await answer
         except asyncio.CancelledError:
             if call_id in self._waiting and self.is_open:
-                self._send(_Kind.CANCEL, call_id, method.name, None)
+                self._send(FrameKind.CANCEL, call_id, method.name, None)
             raise
         finally:
             self._waiting.pop(call_id, None)
 
     def post(self, method: Method[A, None], argument: A) -> None:
         """Send a message without an answer. Raises ConnectionLost."""
-        self._send(_Kind.POST, 0, method.name, argument)
+        self._send(FrameKind.POST, 0, method.name, argument)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -219,8 +193,8 @@ class Connection(asyncio.Protocol):
         self._has_heard = True
         self._received += data
         try:
-            while self.is_open and (frame := self._next_frame()) is not None:
-                self._take(_decode_frame(frame))
+            while self.is_open and (frame := next_frame(self._received)) is not None:
+                self._take(frame)
         except (msgspec.MsgspecError, KeyError, ValueError, OverflowError, RecursionError) as error:
             logger.warning("closing a connection that does not speak the protocol: %r", error)
             self.close()
@@ -238,41 +212,25 @@ class Connection(asyncio.Protocol):
         for answer, _ in self._waiting.values():
             if not answer.done():
                 answer.set_exception(ConnectionLost("the peer is gone"))
-        for task in self._answering.values():
-            task.cancel()
+        self._answers.cancel_all()
         self._service.closed(self)
 
-    def _next_frame(self) -> bytes | None:
-        if len(self._received) < _LENGTH.size:
-            return None
-        (size,) = _LENGTH.unpack_from(self._received)
-        if size > MAX_FRAME_BYTES:
-            raise OverflowError(f"a frame of {size} bytes")
-        end = _LENGTH.size + size
-        if len(self._received) < end:
-            return None
-        with memoryview(self._received) as view:
-            frame = bytes(view[_LENGTH.size : end])
-        del self._received[:end]
-        return frame
-
-    def _take(self, frame: _Frame) -> None:
+    def _take(self, frame: Frame) -> None:
         match frame.kind:
-            case _Kind.POST:
+            case FrameKind.POST:
                 try:
                     self._service.take(self, frame.method, frame.body)
                 except UnknownMessage as error:
                     self._note_unreadable(frame.method, error)
-            case _Kind.CALL:
-                self._begin_answer(frame)
-            case _Kind.CANCEL:
-                if task_to_cancel := self._answering.get(frame.call_id):
-                    task_to_cancel.cancel()
-            case _Kind.RESULT | _Kind.FAILURE:
+            case FrameKind.CALL:
+                self._answers.begin(frame)
+            case FrameKind.CANCEL:
+                self._answers.cancel(frame.call_id)
+            case FrameKind.RESULT | FrameKind.FAILURE:
                 self._settle(frame)
-            case _Kind.PING:
-                self._write(_PONG)
-            case _Kind.PONG:
+            case FrameKind.PING:
+                self.write(PONG)
+            case FrameKind.PONG:
                 pass
 
     def _listen_for_life(self) -> None:
@@ -288,18 +246,18 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         if self._num_silent:
-            self._write(_PING)
+            self.write(PING)
         asyncio.get_running_loop().call_later(PING_INTERVAL_S, self._listen_for_life)
 
-    def _settle(self, frame: _Frame) -> None:
+    def _settle(self, frame: Frame) -> None:
         answer, decode_result = self._waiting.pop(frame.call_id, (None, None))
         if answer is None or decode_result is None or answer.done():
             return
         try:
-            if frame.kind is _Kind.RESULT:
+            if frame.kind is FrameKind.RESULT:
                 answer.set_result(decode_result(frame.body))
             else:
-                answer.set_exception(_decode_failure(frame.body).to_error())
+                answer.set_exception(decode_failure(frame.body).to_error())
         except Exception as error:  # a caller must not wait forever
             answer.set_exception(ServingError(f"the answer of a call cannot be read: {error!r}"))
 
@@ -308,20 +266,47 @@ class Connection(asyncio.Protocol):
             self._unreadable.add(method)
             logger.warning("posts %.64r of a peer are ignored: %s", method, error)
 
-    def _begin_answer(self, call: _Frame) -> None:
+    def _send(self, kind: FrameKind, call_id: int, method: str, body: Any) -> None:
+        self.write(encoded(kind, call_id, method, body))
+
+    def write(self, frame: bytes) -> None:
+        """Send an encoded frame. Raises ConnectionLost."""
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionLost("the peer is gone")
+        self._transport.write(frame)
+
+
+class _Answers:
+    """The answers of one connection to the calls of its peer."""
+
+    def __init__(self, connection: Connection, service: Service) -> None:
+        self._connection = connection
+        self._service = service
+        self._tasks: dict[int, asyncio.Task[Any]] = {}
+        """Those that look for an answer, by the identifier of the call."""
+
+    def begin(self, call: Frame) -> None:
         try:
-            answer = self._service.answer(self, call.method, call.body)
+            answer = self._service.answer(self._connection, call.method, call.body)
         except Exception as error:
             self._reply_failure(call, error)
             return
         if not asyncio.iscoroutine(answer):
             self._reply(call, answer)
             return
-        answering = self._answering[call.call_id] = asyncio.create_task(answer)
+        answering = self._tasks[call.call_id] = asyncio.create_task(answer)
         answering.add_done_callback(lambda _: self._answered(call, answering))
 
-    def _answered(self, call: _Frame, answering: asyncio.Task[Any]) -> None:
-        self._answering.pop(call.call_id, None)
+    def cancel(self, call_id: int) -> None:
+        if task := self._tasks.get(call_id):
+            task.cancel()
+
+    def cancel_all(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _answered(self, call: Frame, answering: asyncio.Task[Any]) -> None:
+        self._tasks.pop(call.call_id, None)
         if answering.cancelled():
             if not answering.cancelling():  # otherwise the caller has given up, or is gone
                 self._reply_failure(call, ServingError(f"{call.method} was cancelled"))
@@ -330,60 +315,21 @@ class Connection(asyncio.Protocol):
         else:
             self._reply(call, answering.result())
 
-    def _reply(self, call: _Frame, result: Any) -> None:
+    def _reply(self, call: Frame, result: Any) -> None:
         try:
-            frame = _encoded(_Kind.RESULT, call.call_id, "", result)
+            frame = encoded(FrameKind.RESULT, call.call_id, "", result)
         except ServingError as error:
             self._reply_failure(call, error)
             return
-        if self.is_open:
-            self._write(frame)
+        if self._connection.is_open:
+            self._connection.write(frame)
 
-    def _reply_failure(self, call: _Frame, error: BaseException) -> None:
+    def _reply_failure(self, call: Frame, error: BaseException) -> None:
         if not isinstance(error, ServingError):
             logger.error("%s failed", call.method, exc_info=error)
             error = ServingError(f"{call.method} failed: {type(error).__name__}: {error}")
-        if self.is_open:
-            self._write(_encoded_failure(call, error))
-
-    def _send(self, kind: _Kind, call_id: int, method: str, body: Any) -> None:
-        self._write(_encoded(kind, call_id, method, body))
-
-    def _write(self, frame: bytes) -> None:
-        if self._transport is None or self._transport.is_closing():
-            raise ConnectionLost("the peer is gone")
-        self._transport.write(_LENGTH.pack(len(frame)) + frame)
-
-
-def _decoded(method: Method[A, Any], body: msgspec.Raw) -> A:
-    """Raises UnknownMessage."""
-    try:
-        return method.decode_argument(body)
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
-        raise UnknownMessage(f"{method.name} cannot be read: {error}") from error
-
-
-def _encoded(kind: _Kind, call_id: int, method: str, body: Any) -> bytes:
-    """The frame of a message. Raises ServingError if the message cannot be sent."""
-    try:
-        frame = _encode((kind, call_id, method, body))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ServingError(f"{method or 'an answer'} cannot be encoded: {error}") from error
-    if len(frame) > MAX_FRAME_BYTES:
-        raise ServingError(f"a message of {len(frame)} bytes is too long")
-    return frame
-
-
-_PING = _encoded(_Kind.PING, 0, "", None)
-_PONG = _encoded(_Kind.PONG, 0, "", None)
-
-
-def _encoded_failure(call: _Frame, error: ServingError) -> bytes:
-    try:
-        return _encoded(_Kind.FAILURE, call.call_id, "", ErrorMessage.of(error))
-    except ServingError:
-        unspoken = ServingError(f"{call.method} failed with a {type(error).__name__} that cannot be sent")
-        return _encoded(_Kind.FAILURE, call.call_id, "", ErrorMessage.of(unspoken))
+        if self._connection.is_open:
+            self._connection.write(encoded_failure(call, error))
 
 
 def _ignore(connection: Connection) -> None:

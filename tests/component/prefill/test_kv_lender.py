@@ -10,7 +10,8 @@ import pytest
 from cluster import metrics
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
-from cluster.rpc.connection import Connection, Method, Service
+from cluster.rpc.connection import Connection, Service
+from cluster.rpc.frames import Method
 from cluster.rpc.listener import Listener, connect
 from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, LeaseClaim, Redeem
 from kvtransfer.handoff import KVHandoff, PrefillResult, prompt_digest

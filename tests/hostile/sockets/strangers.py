@@ -13,7 +13,8 @@ import msgspec
 from hypothesis import strategies as st
 
 from cluster.network.handshake import GREETING_BYTES, MAGIC, NONCE_BYTES, PROOF_BYTES, VERSION
-from cluster.rpc.connection import Method, Service
+from cluster.rpc.connection import Service
+from cluster.rpc.frames import Method
 from cluster.rpc.listener import Listener, connect
 
 ECHO = Method[bytes, bytes]("echo", bytes, bytes)

@@ -19,7 +19,8 @@ from cluster.network.handshake import ANSWER_BYTES, GREETING_BYTES, MAGIC, PROOF
 from cluster.network.proving import MAX_UNPROVED, UnprovedConnections
 from cluster.network.secret import cluster_secret
 from cluster.network.strangers import LOG_INTERVAL_S, STRANGERS, Strangers
-from cluster.rpc.connection import Method, Service
+from cluster.rpc.connection import Service
+from cluster.rpc.frames import Method
 from cluster.rpc.listener import connect
 from tests.hostile.sockets.strangers import (
     CLOSED_WITHIN_S,

@@ -26,6 +26,7 @@ from cluster.errors import (
     StillAdmitting,
     TooManyRequests,
     Unauthorized,
+    UnknownMessage,
     UnsupportedMediaType,
     UrlTooLong,
     WorkerFailed,
@@ -53,6 +54,7 @@ INSTANCES = [
     StateUnavailable("conversations cannot be reached now", 2.0),
     ClientTooSlow("the client reads too slowly"),
     RequestQuarantined("engines were lost with this request"),
+    UnknownMessage("this process does not know the message"),
     *(kind("worker w failed", "w") for kind in WORKER_FAILURES),
 ]
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ServingError)]

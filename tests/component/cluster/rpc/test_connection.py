@@ -13,7 +13,8 @@ from cluster.errors import InvalidRequest, Overloaded, ServingError, UnknownMess
 from cluster.messages.ids import Address
 from cluster.network.handshake import GREETING_BYTES, NONCE_BYTES, PROCESS_BYTES, ListenerHandshake
 from cluster.network.secret import cluster_secret
-from cluster.rpc.connection import Connection, ConnectionLost, Method, Service
+from cluster.rpc.connection import Connection, ConnectionLost, Service
+from cluster.rpc.frames import Method
 from cluster.rpc.listener import Listener, connect
 
 DOUBLE = Method[int, int]("double", int, int)
@@ -215,7 +216,7 @@ async def test_answers_that_a_handler_has_at_once_are_given_in_the_order_of_the_
 
 
 async def test_message_that_is_too_long_is_the_sender_s_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.rpc.connection.MAX_FRAME_BYTES", 1000)
+    monkeypatch.setattr("cluster.rpc.frames.MAX_FRAME_BYTES", 1000)
     async with linked(Server()) as (_, connection):
         with pytest.raises(ServingError, match="too long"):
             connection.post(NOTE, "x" * 2000)

@@ -19,7 +19,8 @@ from cluster.errors import (
 )
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
-from cluster.rpc.connection import Connection, Method, Service
+from cluster.rpc.connection import Connection, Service
+from cluster.rpc.frames import Method
 from cluster.rpc.listener import Listener, connect
 from cluster.rpc.protocol import STREAM_FAILED, StreamFailed
 from cluster.step_stream.buffer import DeltaSink

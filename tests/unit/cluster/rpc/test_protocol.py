@@ -39,7 +39,7 @@ from cluster.messages.scheduler_events import (
 from cluster.messages.transport import EngineVariable, Transport, WorkerTransport
 from cluster.messages.views import ClusterView, QueuedRequest, RosterChange, RosterEntry
 from cluster.rpc import protocol
-from cluster.rpc.connection import Method
+from cluster.rpc.frames import Method
 from cluster.rpc.protocol import LeaseClaim, Redeem, Start, StreamFailed
 from kvtransfer.handoff import PrefillResult, PulledBlocks
 from kvtransfer.lease_terms import LeaseId, Promise, Refusal
