@@ -6,34 +6,40 @@ A Scheduler process (bench/scheduler/server.py) has one connection to each worke
 from each prefill worker, and one to each ingress. Each worker reports four times a second with samples of its steps.
 The first figure is the CPU time that the reports take without requests, and the second one beside open requests. Then
 requests come and end at a rate. The latency of a placement is that at the ingress. It includes the time of this
-process, which plays all workers and ingresses. At last, three times as many long prompts are asked for as the workers
-compute, so that two of three are refused. CPU times are those of the Scheduler process alone.
+process, which plays all ingresses. Another process (bench/scheduler/workers.py) plays the workers. At last, three times
+as many long prompts are asked for as the workers compute, so that two of three are refused. CPU times are those of the
+Scheduler process alone.
 """
 
 import argparse
 import asyncio
+import gc
 import itertools
 import random
 import secrets
 import sys
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import PIPE, Process
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from statistics import quantiles
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import msgspec
 import psutil
+import uvloop
 
 from bench.goals.scheduler_cost import missed
 from bench.goals.verdict import conclude
-from bench.placement import reports_of, with_samples
+from bench.placement import reports_of
+from bench.scheduler.workers import shared_counts
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.scheduler_outbox import SchedulerOutbox
-from cluster.errors import ServingError
 from cluster.messages.ids import Address, IngressId, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest
-from cluster.messages.reports import REPORT_INTERVAL_S, WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed, SchedulerEvent
 from cluster.network.secret import establish_secret
 from cluster.repository import REPO_ROOT
@@ -83,33 +89,21 @@ class Figures(NamedTuple):
         return max(0.0, self.refusing - self.busy - placing) / max(1.0, self.refused_per_s)
 
 
-class Worker:
-    """One worker that reports."""
+class OpenCounts:
+    """How many requests each worker has, where the process of the workers reads it (bench/scheduler/workers.py)."""
 
-    def __init__(self, client: SchedulerClient, report: WorkerReport, open_on: Counter[WorkerId]) -> None:
-        self._client = client
-        self._report = report
-        self._open_on = open_on
-        self.has_reported = asyncio.Event()
+    def __init__(self, counts: memoryview, workers: list[WorkerId]) -> None:
+        self._counts = counts
+        self._places = {worker: place for place, worker in enumerate(workers)}
 
-    async def run(self) -> None:
-        chance = random.Random(self._report.worker)
-        await asyncio.sleep(chance.uniform(0, REPORT_INTERVAL_S))
-        while True:
-            number = self._open_on[self._report.worker]
-            load = WorkerLoad(num_running=number, num_open=number)
-            try:
-                await self._client.report(msgspec.structs.replace(with_samples(self._report, chance), load=load))
-                self.has_reported.set()
-            except ServingError as error:
-                print(f"a report was not delivered: {error}", file=sys.stderr)
-            await asyncio.sleep(REPORT_INTERVAL_S)
+    def add(self, worker: WorkerId, number: int) -> None:
+        self._counts[self._places[worker]] += number
 
 
 class Ingress:
     """One ingress that asks for placements and tells of its requests."""
 
-    def __init__(self, client: SchedulerClient, open_on: Counter[WorkerId], latencies: list[float]) -> None:
+    def __init__(self, client: SchedulerClient, open_on: OpenCounts, latencies: list[float]) -> None:
         self._client = client
         self._outbox = SchedulerOutbox(IngressId(secrets.token_hex(8)))
         self._open_on = open_on
@@ -131,7 +125,7 @@ class Ingress:
         request = PlacementRequest(
             request_id=RequestId(f"r{number}"),
             num_prompt_tokens=num_prompt,
-            block_hashes=[secrets.token_bytes(8) for _ in range(PROMPT_TOKENS // 16)],
+            block_hashes=new_hashes(),
             max_output_tokens=1000,
         )
         self._outbox.asks(request)
@@ -141,7 +135,7 @@ class Ingress:
         if not isinstance(placed, Placement):
             self.tell(RequestClosed(request_id=request.request_id))
             return None
-        self._open_on[placed.generating] += 1
+        self._open_on.add(placed.generating, 1)
         if num_prompt == PROMPT_TOKENS:
             self.computed(request.request_id)
         return request.request_id, placed
@@ -151,7 +145,7 @@ class Ingress:
         self.tell(FirstToken(request_id=request))
 
     def close(self, request: RequestId, placed: Placement) -> None:
-        self._open_on[placed.generating] -= 1
+        self._open_on.add(placed.generating, -1)
         self.tell(RequestClosed(request_id=request, num_output_tokens=100, ttft_s=0.2, tpot_s=0.02))
 
     def tell(self, event: SchedulerEvent) -> None:
@@ -159,56 +153,86 @@ class Ingress:
         self._connection.post(EVENTS, self._outbox.put(event, 0.0))
 
 
-async def measure(num_workers: int, num_open: int, rate: float) -> Figures:
-    command = (sys.executable, "-m", "bench.scheduler.server")
-    server = await asyncio.create_subprocess_exec(*command, cwd=REPO_ROOT, stdin=PIPE, stdout=PIPE)
-    assert server.stdin is not None and server.stdout is not None
-    address = msgspec.json.decode(await server.stdout.readline(), type=Address)
-    process = psutil.Process(server.pid)
+def new_hashes() -> list[bytes]:
+    """Of a prompt that nobody has sent before."""
+    drawn = random.randbytes(8 * (PROMPT_TOKENS // 16))
+    return [drawn[at : at + 8] for at in range(0, len(drawn), 8)]
 
+
+@asynccontextmanager
+async def child(module: str, *arguments: str) -> AsyncIterator[Process]:
+    """A process that ends with its standard input."""
+    command = (sys.executable, "-m", module, *arguments)
+    process = await asyncio.create_subprocess_exec(*command, cwd=REPO_ROOT, stdin=PIPE, stdout=PIPE)
+    assert process.stdin is not None
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+async def first_line_of(process: Process) -> bytes:
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    if not line:
+        raise RuntimeError("a process of the bench has ended")
+    return line
+
+
+async def measure(num_workers: int, num_open: int, rate: float) -> Figures:
+    async with AsyncExitStack() as stack:
+        counted = Path(stack.enter_context(TemporaryDirectory())) / "open"
+        counted.write_bytes(bytes(4 * num_workers))
+        scheduler = await stack.enter_async_context(child("bench.scheduler.server"))
+        address = msgspec.json.decode(await first_line_of(scheduler), type=Address)
+        as_json = msgspec.json.encode(address).decode()
+        workers = await stack.enter_async_context(
+            child("bench.scheduler.workers", as_json, str(num_workers), str(counted))
+        )
+        await first_line_of(workers)
+        counts = shared_counts(counted, num_workers)
+        open_on = OpenCounts(counts, [report.worker for report in reports_of(num_workers)])
+        return await measured(address, psutil.Process(scheduler.pid), open_on, num_workers, num_open, rate)
+
+
+async def measured(
+    address: Address, scheduler: psutil.Process, open_on: OpenCounts, num_workers: int, num_open: int, rate: float
+) -> Figures:
     async def find() -> SchedulerRecord:
         return SchedulerRecord(epoch=1, address=address, node="here")
 
     async def cpus(after_s: float = 0.0) -> float:
         await asyncio.sleep(after_s)
-        before, began = sum(process.cpu_times()[:2]), perf_counter()
+        before, began = sum(scheduler.cpu_times()[:2]), perf_counter()
         await asyncio.sleep(SAMPLED_S)
-        return (sum(process.cpu_times()[:2]) - before) / (perf_counter() - began)
+        return (sum(scheduler.cpu_times()[:2]) - before) / (perf_counter() - began)
 
-    open_on: Counter[WorkerId] = Counter()
     latencies: list[float] = []
-    workers = [Worker(SchedulerClient(find), report, open_on) for report in reports_of(num_workers)]
     ingresses = [Ingress(SchedulerClient(find), open_on, latencies) for _ in range(INGRESSES)]
-    tasks = [asyncio.create_task(worker.run()) for worker in workers]
-    try:
-        await asyncio.gather(*(worker.has_reported.wait() for worker in workers))
-        await asyncio.gather(*(ingress.connect() for ingress in ingresses))
-        idle = await cpus()
-        opened = await fill(ingresses, num_open)
-        busy = await cpus()
-        latencies.clear()
-        placing = asyncio.create_task(cpus())
-        num_placed = await turn_over(ingresses, opened, rate, placing)
-        percentiles = quantiles(latencies, n=100)
-        asked_per_s = ASKED_PER_S * num_workers
-        refusing = asyncio.create_task(cpus(after_s=FILLED_S))
-        num_refused, num_placed_beside = await overload(ingresses, asked_per_s, refusing)
-        return Figures(
-            idle,
-            busy,
-            num_placed / SAMPLED_S,
-            await placing,
-            1e3 * percentiles[49],
-            1e3 * percentiles[98],
-            num_refused / SAMPLED_S,
-            num_placed_beside / SAMPLED_S,
-            await refusing,
-        )
-    finally:
-        for task in tasks:
-            task.cancel()
-        server.stdin.close()
-        await server.wait()
+    await asyncio.gather(*(ingress.connect() for ingress in ingresses))
+    idle = await cpus()
+    opened = await fill(ingresses, num_open)
+    gc.collect()
+    gc.freeze()
+    busy = await cpus()
+    latencies.clear()
+    placing = asyncio.create_task(cpus())
+    num_placed = await turn_over(ingresses, opened, rate, placing)
+    percentiles = quantiles(latencies, n=100)
+    refusing = asyncio.create_task(cpus(after_s=FILLED_S))
+    num_refused, num_placed_beside = await overload(ingresses, ASKED_PER_S * num_workers, refusing)
+    return Figures(
+        idle,
+        busy,
+        num_placed / SAMPLED_S,
+        await placing,
+        1e3 * percentiles[49],
+        1e3 * percentiles[98],
+        num_refused / SAMPLED_S,
+        num_placed_beside / SAMPLED_S,
+        await refusing,
+    )
 
 
 Opened = list[tuple[Ingress, RequestId, Placement]]
@@ -297,7 +321,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2000.0, help="placements per second (default: 2000)")
     asked = parser.parse_args()
     establish_secret(lambda own: own)
-    figures = asyncio.run(measure(asked.workers, asked.open, asked.rate))
+    figures = uvloop.run(measure(asked.workers, asked.open, asked.rate))
     print(f"{asked.workers} workers, {asked.open} open requests, {INGRESSES} ingresses; CPUs of the Scheduler process")
     print(f"  reports alone                 {figures.idle:6.2f}")
     print(f"  reports beside open requests  {figures.busy:6.2f}")

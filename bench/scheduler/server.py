@@ -8,6 +8,7 @@ import gc
 import sys
 
 import msgspec
+import uvloop
 
 from cluster.rpc.listener import Listener
 from cluster.slo import Objective, SloConfig
@@ -26,4 +27,4 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    uvloop.run(serve())

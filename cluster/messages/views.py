@@ -37,6 +37,8 @@ class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the request is expected to wait from now on."""
     gives_up_s: float
     """Seconds until the request is refused if it still waits."""
+    is_paused: bool = False
+    """Whether the request has left its worker to requests of a higher class."""
 
 
 class RosterEntry(msgspec.Struct, frozen=True, array_like=True):

@@ -49,6 +49,10 @@ MAX_FAILURES: Final = 4
 """Requests of the queue that one `decide` considers without success. Higher costs time while workers are full; lower
 leaves requests waiting that would fit behind those that do not.
 """
+AGAIN_S: Final = 1.0
+"""Time between two looks at a request that has paused for LONGEST_PAUSE_S, in seconds, whatever else waits. Higher
+resumes such a request later once a worker takes it; lower costs the Scheduler time while all workers are full.
+"""
 TOO_MANY: Final = "too many requests wait"
 """Why a request is refused at the door, in words for the client."""
 
@@ -138,7 +142,8 @@ class AdmissionControl:
         shown: list[QueuedRequest] = []
         for number, waiting in enumerate(self._queue.first(NUM_SHOWN)):
             placement_input = self._input_of(waiting, self._placer.hits_of(waiting.request, now), now)
-            choice = self._placer.choose(placement_input, self._placer.candidates_for(placement_input, waiting.ingress))
+            _, choice = self._placer.find(placement_input, waiting.ingress)
+            gives_up_at = self._patient_until(waiting) if waiting.request.is_paused else waiting.gives_up_at
             shown.append(
                 QueuedRequest(
                     request_id=waiting.request.request_id,
@@ -146,7 +151,8 @@ class AdmissionControl:
                     num_before=number,
                     waited_s=now - waiting.asked_at,
                     wait_s=self._wait_s(placement_input, choice, number),
-                    gives_up_s=max(0.0, waiting.gives_up_at - now),
+                    gives_up_s=max(0.0, gives_up_at - now),
+                    is_paused=waiting.request.is_paused,
                 )
             )
         return shown
@@ -169,8 +175,7 @@ class AdmissionControl:
         if need is not None and (refused := self._refuse_like_others(waiting, need, now)) is not None:
             return refused
         placement_input = self._input_of(waiting, hits, now)
-        candidates = self._placer.candidates_for(placement_input, waiting.ingress)
-        choice = self._placer.choose(placement_input, candidates)
+        candidates, choice = self._placer.find(placement_input, waiting.ingress)
         if choice is None:
             answer = no_worker(waiting.request, by_pool)
             return self._wait_for_room(waiting, now) if waiting.is_replaced and answer.is_overload else answer
@@ -227,11 +232,16 @@ class AdmissionControl:
     def _wait_for_room(self, waiting: Waiting, now: float) -> Rejection | None:
         """The request was admitted before. Returns None if it waits, as long as its class may wait in an outage. It
         needs no room in the queue: as many such requests wait as ran on the workers that failed. A paused request is
-        placed after LONGEST_PAUSE_S on any worker that takes it.
+        placed after LONGEST_PAUSE_S on any worker that takes it, and considered every AGAIN_S if none does.
         """
-        patience_s = self._slo.of(waiting.request.slo_class).outage_wait_s
-        waiting.wait_for_room(LONGEST_PAUSE_S if waiting.request.is_paused else patience_s)
-        return None if now < waiting.since + patience_s else no_room_again()
+        patient_until, is_paused = self._patient_until(waiting), waiting.request.is_paused
+        again_at = max(waiting.since + LONGEST_PAUSE_S, now + AGAIN_S)
+        waiting.wait_for_room(min(again_at, patient_until) if is_paused else patient_until)
+        return None if now < patient_until else no_room_again(is_paused=is_paused)
+
+    def _patient_until(self, waiting: Waiting) -> float:
+        """When a request that was admitted before is refused if it still waits."""
+        return waiting.since + self._slo.of(waiting.request.slo_class).outage_wait_s
 
     def _outlast(self, waiting: Waiting, by_pool: WorkersByPool, now: float) -> Rejection | None:
         """No worker lives. Returns None if the request waits for a worker, for as long as its class may."""

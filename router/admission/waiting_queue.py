@@ -56,7 +56,7 @@ class Waiting:
     def __init__(
         self, request: PlacementRequest, ingress: IngressId | None, now: float, *, is_replaced: bool = False
     ) -> None:
-        """`is_replaced`: the request was admitted before, and its worker failed."""
+        """`is_replaced`: the request was admitted before, and its worker failed or the request paused."""
         self.request = request
         self.is_replaced = is_replaced
         self.ingress = ingress
@@ -69,8 +69,8 @@ class Waiting:
         self.is_outage = False
         """The request waits because no worker lives."""
         self.gives_up_at = now
-        """When the request is refused if it still waits: when its objective can no longer be met, or when its patience
-        ends. Known once the request has been considered.
+        """When the request is considered whatever else waits. Most requests are refused if they are not admitted then:
+        their objective can no longer be met, or their patience ends. Known once the request has been considered.
         """
         self.try_at = now
         """When the request is to be considered again."""
@@ -101,9 +101,9 @@ class Waiting:
         """The request was considered, and not admitted. `least_prefill_s`: the shortest time that its prompt takes."""
         self.gives_up_at = self.since + ttft_s - self.age_s - least_prefill_s
 
-    def wait_for_room(self, patience_s: float) -> None:
-        """The request was admitted before. It was considered, and not placed: it waits for so long in all."""
-        self.gives_up_at = self.since + patience_s
+    def wait_for_room(self, until: float) -> None:
+        """The request was admitted before. It was considered, and not placed."""
+        self.gives_up_at = until
 
     def suspect(self, num_engines_lost: int) -> None:
         """This number of engines was lost with requests of the same digest."""

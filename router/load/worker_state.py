@@ -229,10 +229,26 @@ class WorkerState:
         self.charges[charge.request_id] = charge
         if charge.stage is Stage.PREFILLING and (charge.placement.prefill or charge.placement.decode) == self.worker:
             self.queue_prefill(charge, 0.0, now)
-        if is_generating:
-            self.expect(charge)
-            if charge.stage is Stage.DECODING:
-                self.join(charge, now)
+        if not is_generating:
+            self.expect_outbound(charge)
+            return
+        self.expect(charge)
+        if charge.stage is Stage.DECODING:
+            self.join(charge, now)
+
+    def copied(self, bias: PathBias, now: float) -> "WorkerState":
+        """The same worker. Requests that decode may leave the copy without leaving the worker, which has none of them
+        in its queue of prompts: the copy shares that queue.
+        """
+        copy = WorkerState(self.report, self.model, bias, self.reported_at)
+        copy._report_gap_s, copy.is_lost, copy.node_class = self._report_gap_s, self.is_lost, self.node_class
+        copy.stall_share, copy.running = self.stall_share, self.running.copied(self.stall_share, now)
+        copy.charges, copy.prompts = dict(self.charges), self.prompts
+        copy.inbound, copy.outbound = dict(self.inbound), dict(self.outbound)
+        copy.kv_reserved, copy.inbound_prompt = self.kv_reserved, self.inbound_prompt
+        copy.link_free_at, copy.room = self.link_free_at, self.room
+        copy.num_crowded, copy._crowded_tpot_s = self.num_crowded, self._crowded_tpot_s
+        return copy
 
     def release(self, charge: Charge, now: float) -> None:
         """The request no longer occupies the worker."""
@@ -257,6 +273,8 @@ class WorkerState:
         for part in (self.prompts.charges, self.inbound, self.outbound, running):
             assert part.keys() <= self.charges.keys()
         assert not self.inbound.keys() & running.keys()
+        for request_id, charge in self.charges.items():
+            assert (request_id in self.outbound) == (charge.placement.generating != self.worker)
         held = sum(charge.kv_tokens for charge in [*self.inbound.values(), *running.values()])
         assert self.kv_reserved == held + sum(charge.num_prompt for charge in self.outbound.values())
         assert self.inbound_prompt == sum(charge.num_prompt for charge in self.inbound.values())

@@ -1,7 +1,7 @@
 """What a placement policy gets and gives: the workers that a request may use, and the workers that it is to use."""
 
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 from cluster.messages.ids import Path, WorkerId
 from cluster.messages.placement import Prediction
@@ -10,7 +10,17 @@ from router.load.live_workers import WorkersByPool
 from router.load.worker_state import WorkerState
 from router.placement.placement_input import PlacementInput
 from router.prediction.learned_latency import LatencyModels
+from router.prefixes.narrowing import Hit
 from router.trust.suspected_pairs import Pair
+
+SHORTLIST: Final = 64
+"""Workers of each pool that a placement looks at first, at least. The least crowded of them is on average among the
+best 2 % of its pool. Higher costs time for each placement in larger pools; lower places worse there.
+"""
+MAX_HOLDERS: Final = 8
+"""Workers of each pool that hold most of the prompt, and are looked at beside SHORTLIST. Higher costs time where many
+workers hold a prompt; lower computes prompts again while holders with less to do are not looked at.
+"""
 
 
 @final
@@ -45,7 +55,9 @@ class Candidates:
     """The workers that may take a request, within the constraints of the request."""
 
     __slots__ = (
+        "all_prefills",
         "decodes",
+        "is_shortlist",
         "may_hand_over",
         "may_prefill_alone",
         "may_stay",
@@ -63,9 +75,18 @@ class Candidates:
         stale_share: float,
         suspects: frozenset[Pair],
         can_hand_over: bool,
+        all_prefills: list[WorkerState] | None = None,
+        *,
+        is_shortlist: bool = False,
     ) -> None:
-        """`path`: the only path that the request may take, or None. `suspects`: pairs that hand nothing over."""
+        """`path`: the only path that the request may take, or None. `suspects`: pairs that hand nothing over.
+        `all_prefills`: the same as `prefills` if it is missing.
+        """
         self.prefills = prefills
+        self.all_prefills = prefills if all_prefills is None else all_prefills
+        """Those that may take the request. A decode worker has a proved link to some of them only."""
+        self.is_shortlist = is_shortlist
+        """Other workers may take the request, too."""
         self.decodes = decodes
         self.stale_share = stale_share
         self.suspects = suspects
@@ -96,60 +117,105 @@ def candidates_of(
     suspects: frozenset[Pair],
     unreachable: frozenset[WorkerId],
     num_placed: int,
+    *,
+    are_few: bool,
 ) -> Candidates:
     """Workers that have room and that the request has not failed on. `unreachable`: workers that the request's ingress
-    could not reach lately, for requests that no other worker can take. `num_placed`: placements so far.
+    could not reach lately, for requests that no other worker can take. `num_placed`: placements so far. `are_few`: of
+    large pools, only some of the workers.
     """
     request = placement_input.request
+    usable = _Usable(placement_input, workers, unreachable, num_placed)
+    all_prefills = usable.first(workers.prefills, workers.stale_prefills)
+    all_decodes = usable.first(workers.decodes, workers.stale_decodes)
+    prefills = _in_rotation(all_prefills, placement_input, num_placed, are_few=are_few)
+    decodes = _in_rotation(all_decodes, placement_input, num_placed, are_few=are_few)
     return Candidates(
         request.path,
-        _first_usable(workers.prefills, workers.stale_prefills, placement_input, workers, unreachable, num_placed),
-        _first_usable(workers.decodes, workers.stale_decodes, placement_input, workers, unreachable, num_placed),
+        prefills,
+        decodes,
         workers.stale_share,
         suspects,
         request.can_hand_over,
+        all_prefills,
+        is_shortlist=are_few and max(len(all_prefills), len(all_decodes)) > SHORTLIST,
     )
 
 
-def _first_usable(
-    fresh: list[WorkerState],
-    stale: list[WorkerState],
-    placement_input: PlacementInput,
-    workers: WorkersByPool,
-    unreachable: frozenset[WorkerId],
-    num_placed: int,
+@final
+class _Usable:
+    """The workers that may take one request."""
+
+    __slots__ = ("_excluded", "_has_lost_engines", "_may_be_full", "_unreachable")
+
+    def __init__(
+        self,
+        placement_input: PlacementInput,
+        workers: WorkersByPool,
+        unreachable: frozenset[WorkerId],
+        num_placed: int,
+    ) -> None:
+        self._excluded = placement_input.request.excluded
+        self._unreachable = unreachable
+        self._may_be_full = num_placed >= workers.room_until
+        self._has_lost_engines = placement_input.request.num_engines_lost > 0
+
+    def first(self, fresh: list[WorkerState], stale: list[WorkerState]) -> list[WorkerState]:
+        """Of the fresh workers, or of the stale ones where no fresh one is left."""
+        excluded = self._excluded
+        if self._unreachable:
+            without = excluded | self._unreachable
+            reachable = self._of(fresh, without) or self._of(stale, without)
+            if reachable:
+                return reachable
+        return self._of(fresh, excluded) or self._of(stale, excluded)
+
+    def _of(self, several: list[WorkerState], excluded: frozenset[WorkerId]) -> list[WorkerState]:
+        usable = several
+        if self._may_be_full:
+            usable = [worker for worker in usable if len(worker.charges) < worker.room]
+        if excluded:
+            usable = [worker for worker in usable if worker.worker not in excluded]
+        if self._has_lost_engines:
+            usable = _without_blamed_requests(usable) or usable
+        return usable
+
+
+def _in_rotation(
+    usable: list[WorkerState], placement_input: PlacementInput, num_placed: int, *, are_few: bool
 ) -> list[WorkerState]:
-    excluded = placement_input.request.excluded
-    if unreachable:
-        without = excluded | unreachable
-        usable = _usable(fresh, placement_input, workers, without, num_placed)
-        if usable or (usable := _usable(stale, placement_input, workers, without, num_placed)):
-            return usable
-    return _usable(fresh, placement_input, workers, excluded, num_placed) or _usable(
-        stale, placement_input, workers, excluded, num_placed
-    )
+    """All of the workers, or every n-th one and those that hold most of the prompt. Each placement begins with another
+    one, so that the first of equal workers is not always the same.
+    """
+    if not are_few or len(usable) <= SHORTLIST:
+        return _from(usable, num_placed)
+    step = len(usable) // SHORTLIST
+    few = _from(usable[num_placed % step :: step], num_placed // step)
+    if placement_input.hits:
+        few += [worker for worker in _holders(usable, placement_input.hits) if worker not in few]
+    return few
 
 
-def _usable(
-    several: list[WorkerState],
-    placement_input: PlacementInput,
-    workers: WorkersByPool,
-    excluded: frozenset[WorkerId],
-    num_placed: int,
-) -> list[WorkerState]:
-    """In rotation, so that the first of equal workers is not always the same one."""
-    usable = several
-    if num_placed >= workers.room_until:
-        usable = [worker for worker in usable if len(worker.charges) < worker.room]
-    if excluded:
-        usable = [worker for worker in usable if worker.worker not in excluded]
-    if placement_input.request.num_engines_lost:
-        usable = _without_suspects(usable) or usable
-    start = num_placed % len(usable) if usable else 0
-    return usable[start:] + usable[:start]
+def _from(several: list[WorkerState], number: int) -> list[WorkerState]:
+    start = number % len(several) if several else 0
+    return several[start:] + several[:start]
 
 
-def _without_suspects(workers: list[WorkerState]) -> list[WorkerState]:
+def _holders(workers: list[WorkerState], hits: dict[WorkerId, Hit]) -> list[WorkerState]:
+    """The first MAX_HOLDERS workers that hold most of the prompt."""
+    most, holders = 1, list[WorkerState]()
+    for worker in workers:
+        hit = hits.get(worker.worker)
+        if hit is None or hit.num_blocks < most:
+            continue
+        if hit.num_blocks > most:
+            most, holders = hit.num_blocks, []
+        if len(holders) < MAX_HOLDERS:
+            holders.append(worker)
+    return holders
+
+
+def _without_blamed_requests(workers: list[WorkerState]) -> list[WorkerState]:
     """Workers without a request that an engine was lost with. One such request may be the reason: placed alone, it
     stops the next engine without harm to others.
     """

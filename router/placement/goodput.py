@@ -191,7 +191,7 @@ class _Options:
                 self._unproved = prefill, decode
         if self._unproved is not None and self._unproved[1] is decode:
             linked = [
-                worker for worker in self._candidates.prefills if self._candidates.can_pair(worker, decode.worker)
+                worker for worker in self._candidates.all_prefills if self._candidates.can_pair(worker, decode.worker)
             ]
             for prefill in _best_prefills(self._input, self._candidates, linked, are_leanings=self._are_leanings)[:1]:
                 self._hand_over(prefill, decode)

@@ -20,6 +20,7 @@ def no_worker(request: PlacementRequest, workers: WorkersByPool) -> Rejection:
     return Rejection(retry_after_s=NO_WORKER_RETRY_S, why=why, is_overload=is_full and request.path is None)
 
 
-def no_room_again() -> Rejection:
-    """To a request whose worker failed, and which no other worker had room for as long as it could wait."""
-    return Rejection(retry_after_s=NO_WORKER_RETRY_S, why="its worker failed, and no other has had room for it since")
+def no_room_again(*, is_paused: bool) -> Rejection:
+    """To a request that has left its worker, and that no worker had room for as long as it could wait."""
+    why = "it was paused" if is_paused else "its worker failed"
+    return Rejection(retry_after_s=NO_WORKER_RETRY_S, why=f"{why}, and no worker has had room for it since")

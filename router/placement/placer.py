@@ -24,6 +24,10 @@ USUAL_SHARE: Final = 0.02
 """Share of itself by which one request moves the usual objectives of its class. Higher follows chance; lower learns
 late that traffic has changed.
 """
+GOOD_RISK: Final = 0.1
+"""Risk and victims of the best worker of a shortlist up to which no other workers are looked at. Higher places worse in
+large pools under load; lower looks at all workers of a large pool for more of the requests.
+"""
 
 Arrivals = list[tuple[SloClass, float]]
 """Requests per second that are expected next of each class that sends any."""
@@ -65,11 +69,16 @@ class Placer:
         others = self._others(request, slo, arrivals, now)
         return PlacementInput(request, slo, hits, lengths, age_s, others, now)
 
-    def candidates_for(self, placement_input: PlacementInput, ingress: IngressId | None) -> Candidates:
-        workers, now = self._workers, placement_input.now
-        unreachable = workers.suspects.of(ingress, now)
-        by_pool, barred = workers.by_pool(now), workers.trust.pairs.barred(placement_input.request.can_verify, now)
-        return candidates_of(placement_input, by_pool, barred, unreachable, workers.num_placed)
+    def find(self, placement_input: PlacementInput, ingress: IngressId | None) -> tuple[Candidates, Choice | None]:
+        """The workers that may take a request, and the choice among them. None if no worker can take the request. In
+        large pools only some of the workers are looked at, unless the best of them is not good enough.
+        """
+        candidates = self._candidates_of(placement_input, ingress, are_few=True)
+        choice = self.choose(placement_input, candidates)
+        if candidates.is_shortlist and not _is_good(choice):
+            candidates = self._candidates_of(placement_input, ingress, are_few=False)
+            choice = self.choose(placement_input, candidates)
+        return candidates, choice
 
     def choose(self, placement_input: PlacementInput, candidates: Candidates) -> Choice | None:
         """Returns None if no worker can take the request."""
@@ -105,6 +114,14 @@ class Placer:
         if predicted is not None and charge.attempt == 1:  # the times are those of all attempts
             self._workers.models.bias.observe(predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)
 
+    def _candidates_of(
+        self, placement_input: PlacementInput, ingress: IngressId | None, *, are_few: bool
+    ) -> Candidates:
+        workers, now = self._workers, placement_input.now
+        unreachable = workers.suspects.of(ingress, now)
+        by_pool, barred = workers.by_pool(now), workers.trust.pairs.barred(placement_input.request.can_verify, now)
+        return candidates_of(placement_input, by_pool, barred, unreachable, workers.num_placed, are_few=are_few)
+
     def _others(self, request: PlacementRequest, own_slo: Slo, arrivals: Arrivals, now: float) -> Others:
         later = list[Later]()
         for slo_class, per_s in arrivals:
@@ -137,3 +154,10 @@ class Placer:
         if not workers:
             return 0.0
         return workers[0].model.kind.times.prefill_s(num_prompt, 0, workers[0].max_step_tokens)
+
+
+def _is_good(choice: Choice | None) -> bool:
+    if choice is None:
+        return False
+    prediction = choice.prediction
+    return prediction is None or prediction.risk + prediction.victims + prediction.future_victims < GOOD_RISK
