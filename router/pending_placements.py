@@ -123,7 +123,11 @@ class PendingPlacements:
         self._decided_at = now = self._loop.time()
         for request_id, answer in self.state.decide(now):
             waiting = self._answers.pop(request_id, None)
-            if waiting is not None and not waiting.done():
+            if waiting is None or waiting.done():
+                continue
+            if isinstance(answer, Exception):
+                waiting.set_exception(answer)
+            else:
                 waiting.set_result(answer)
         self._send_pauses()
         next_at = self.state.next_decision_at()

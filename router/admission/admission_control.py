@@ -56,7 +56,9 @@ resumes such a request later once a worker takes it; lower costs the Scheduler t
 TOO_MANY: Final = "too many requests wait"
 """Why a request is refused at the door, in words for the client."""
 
-Decision = tuple[RequestId, Placement | Rejection]
+Answer = Placement | Rejection | Exception
+"""An exception stands for a defect of the Scheduler that one request has met."""
+Decision = tuple[RequestId, Answer]
 
 
 @final
@@ -116,7 +118,11 @@ class AdmissionControl:
         self._queue.wake(now)
         while (waiting := self._queue.next_due(is_late=num_failed >= MAX_FAILURES)) is not None:
             is_held = self._quarantine.holds(waiting.request.digest, now)
-            answer = quarantined() if is_held else self._consider(waiting, now)
+            answer: Answer | None
+            try:
+                answer = quarantined() if is_held else self._consider(waiting, now)
+            except Exception as error:  # it must not keep the others from their answers
+                answer = error
             if answer is None:
                 num_failed += 1
                 self._queue.look_later(waiting, now)
@@ -171,15 +177,17 @@ class AdmissionControl:
             waiting.begin_anew(now)
         waiting.suspect(self._quarantine.num_lost(waiting.request.digest, now))
         hits = self._placer.hits_of(waiting.request, now)
-        need = self._need_of(waiting, hits, now) if self._failures.has_fresh(now) else None
+        excess = self._shares.excess(waiting.request.tenant, now)
+        need = self._need_of(waiting, hits, excess, now) if self._failures.has_fresh(now) else None
         if need is not None and (refused := self._refuse_like_others(waiting, need, now)) is not None:
             return refused
         placement_input = self._input_of(waiting, hits, now)
-        candidates, choice = self._placer.find(placement_input, waiting.ingress)
+        leaves_a_place = self._queue.has_overdue and not waiting.is_overdue
+        candidates, choice = self._placer.find(placement_input, waiting.ingress, leaves_a_place=leaves_a_place)
         if choice is None:
             answer = no_worker(waiting.request, by_pool)
             return self._wait_for_room(waiting, now) if waiting.is_replaced and answer.is_overload else answer
-        admitted = choice if self._admits_all else self._admitted(placement_input, candidates, choice, waiting)
+        admitted = choice if self._admits_all else self._admitted(placement_input, candidates, choice, waiting, excess)
         if admitted is not None:
             charge = self._placer.commit(placement_input, admitted, waiting.ingress)
             self._shares.charge(charge.tenant, charge.engine_s, now)
@@ -189,7 +197,7 @@ class AdmissionControl:
         self._contended_at = now
         if waiting.is_replaced:
             return self._wait_for_room(waiting, now)
-        need = need or self._need_of(waiting, hits, now)
+        need = need or self._need_of(waiting, hits, excess, now)
         waiting.has_to_wait(placement_input.slo.ttft_s, least_prefill_s(placement_input, candidates))
         patience_s = waiting.gives_up_at - now
         if need is not None and choice.prediction is not None and gain(choice.prediction) <= 0.0:
@@ -200,8 +208,10 @@ class AdmissionControl:
             return self._refuse(placement_input, candidates, choice, waiting, TOO_MANY, now)
         return None
 
-    def _need_of(self, waiting: Waiting, hits: dict[WorkerId, Hit], now: float) -> Need | None:
-        """None if other requests tell nothing about the request, and it tells nothing about others."""
+    def _need_of(self, waiting: Waiting, hits: dict[WorkerId, Hit], excess: float, now: float) -> Need | None:
+        """None if other requests tell nothing about the request, and it tells nothing about others. `excess`: what its
+        tenant uses, as a multiple of the tenant's share.
+        """
         request = waiting.request
         if self._admits_all or waiting.is_replaced or request.num_engines_lost or request.path is not None:
             return None
@@ -209,7 +219,8 @@ class AdmissionControl:
             return None  # its ingress has fewer workers than others
         usual_output, age_s = self._placer.usual_output(request), waiting.age_s + now - waiting.since
         is_late = waiting.is_queued and now >= waiting.gives_up_at
-        return Need(request, list(hits.values()), usual_output, age_s, is_late=is_late)
+        standing = int(excess > 1.0) + int(excess > MOST_EXCESS)
+        return Need(request, hits, usual_output, age_s, standing, is_late=is_late)
 
     def _refuse_like_others(self, waiting: Waiting, need: Need, now: float) -> Rejection | None:
         """Refuse a request that can wait no longer, or not at all, if a request like it was not admitted just now."""
@@ -235,8 +246,9 @@ class AdmissionControl:
         placed after LONGEST_PAUSE_S on any worker that takes it, and considered every AGAIN_S if none does.
         """
         patient_until, is_paused = self._patient_until(waiting), waiting.request.is_paused
-        again_at = max(waiting.since + LONGEST_PAUSE_S, now + AGAIN_S)
-        waiting.wait_for_room(min(again_at, patient_until) if is_paused else patient_until)
+        placed_by = waiting.since + LONGEST_PAUSE_S if is_paused else patient_until
+        is_overdue = now >= placed_by
+        waiting.wait_for_room(min(max(placed_by, now + AGAIN_S), patient_until), is_overdue=is_overdue)
         return None if now < patient_until else no_room_again(is_paused=is_paused)
 
     def _patient_until(self, waiting: Waiting) -> float:
@@ -258,11 +270,17 @@ class AdmissionControl:
         return self._placer.input_of(waiting.request, hits, waiting.age_s + now - waiting.since, arrivals, now)
 
     def _admitted(
-        self, placement_input: PlacementInput, candidates: Candidates, choice: Choice, waiting: Waiting
+        self,
+        placement_input: PlacementInput,
+        candidates: Candidates,
+        choice: Choice,
+        waiting: Waiting,
+        excess: float,
     ) -> Choice | None:
-        """What a request is admitted to: the choice, or a worker that others leave for it. None if it has to wait."""
+        """What a request is admitted to: the choice, or a worker that others leave for it. None if it has to wait.
+        `excess`: what its tenant uses, as a multiple of the tenant's share.
+        """
         request, now, prediction = placement_input.request, placement_input.now, choice.prediction
-        excess = self._shares.excess(request.tenant, now)
         is_contended = now - self._contended_at < CONTENDED_S
         verdict = judge(placement_input, choice, excess, is_contended, is_replaced=waiting.is_replaced)
         if request.is_paused and now - waiting.asked_at >= LONGEST_PAUSE_S:

@@ -9,7 +9,8 @@ others decode: their KV memory, and the length of the steps that they share. So 
    anew, and the requests that find no time because of that computation. Each of them counts as one, whatever its class.
 2. Only a strictly lower class pauses. A class whose objective does not bear LONGEST_PAUSE_S never pays for it.
 3. Nothing goes back and forth: the gain has a floor. A request pauses MAX_PAUSES times at most, after LEAST_RUN_S of
-   decoding, and for LONGEST_PAUSE_S at most. All pauses together take a bounded share of the engines' time.
+   decoding, and for LONGEST_PAUSE_S, or longer while no worker takes it. All pauses together take a bounded share of
+   the engines' time.
 
 A request that is asked to pause stays charged to its worker until its ingress has acted. The request that it pauses for
 is placed at once, on the prediction.

@@ -6,7 +6,7 @@ one that was priced a moment ago and was not admitted, its price is known well e
 
 from typing import Final, final
 
-from cluster.messages.ids import SloClass
+from cluster.messages.ids import SloClass, WorkerId
 from cluster.messages.placement import PlacementRequest
 from router.placement.candidates import Candidates, Choice
 from router.placement.placement_input import PlacementInput
@@ -21,9 +21,9 @@ MOST_KINDS: Final = 1024
 different.
 """
 
-Kind = tuple[SloClass, int, int, int, int, bool, float, float]
-"""The class; the number of bits of the prompt's tokens, of those that no worker caches, and of the answer's; the number
-of sequences; whether the request can be handed over; and its own objectives (0 for none).
+Kind = tuple[SloClass, int, int, int, int, int, bool, float, float]
+"""The class; the standing of the tenant; the number of bits of the prompt's tokens, of those that no worker caches, and
+of the answer's; the number of sequences; whether the request can be handed over; and its own objectives (0 for none).
 """
 
 
@@ -31,22 +31,35 @@ of sequences; whether the request can be handed over; and its own objectives (0 
 class Need:
     """What a request needs of the workers, as far as it is known before anything is priced."""
 
-    __slots__ = ("age_s", "is_late", "kind", "num_uncached")
+    __slots__ = ("_hits", "_tokens_per_block", "age_s", "is_late", "kind", "num_prompt", "num_uncached")
 
     def __init__(
-        self, request: PlacementRequest, hits: list[Hit], usual_output: float, age_s: float, *, is_late: bool
+        self,
+        request: PlacementRequest,
+        hits: dict[WorkerId, Hit],
+        usual_output: float,
+        age_s: float,
+        standing: int,
+        *,
+        is_late: bool,
     ) -> None:
-        """`hits`: what workers cache of the prompt; `usual_output`: tokens that such answers have; `is_late`: the
-        request has waited until its deadline.
+        """`hits`: what each worker caches of the prompt; `usual_output`: tokens that such answers have; `standing`: 0
+        for a tenant within its share, and more for one that is refused what others get; `is_late`: the request has
+        waited until its deadline.
         """
         self.is_late = is_late
-        most = max([hit.num_blocks for hit in hits], default=0)
+        self.num_prompt: int = request.num_prompt_tokens
+        self._hits = hits
         num_blocks = len(request.block_hashes)
-        self.num_uncached = request.num_prompt_tokens * (1.0 - most / num_blocks if num_blocks else 1.0)
+        self._tokens_per_block = self.num_prompt / num_blocks if num_blocks else 0.0
+        most = max([hit.num_blocks for hit in hits.values()], default=0)
+        self.num_uncached = self.num_prompt - most * self._tokens_per_block
+        """Tokens of the prompt that every worker would have to compute."""
         self.age_s = age_s
         self.kind: Kind = (
             request.slo_class,
-            request.num_prompt_tokens.bit_length(),
+            standing,
+            self.num_prompt.bit_length(),
             int(self.num_uncached).bit_length(),
             int(usual_output).bit_length(),
             request.num_sequences,
@@ -54,6 +67,21 @@ class Need:
             request.ttft_s or 0.0,
             request.tpot_s or 0.0,
         )
+
+    def covers(self, other: "Need") -> bool:
+        """Whether a request that needs `other`, of the same kind, fails where one that needs this has failed: because
+        it needs no less memory, and as much computation on every worker, and is as late.
+        """
+        is_later = other.is_late or self.age_s <= other.age_s + FRESH_S
+        if not is_later or self.num_prompt > other.num_prompt:
+            return False
+        if self.num_prompt <= other.num_uncached:
+            return True
+        return all(self._uncached_on(worker) <= other._uncached_on(worker) for worker in other._hits)
+
+    def _uncached_on(self, worker: WorkerId) -> float:
+        hit = self._hits.get(worker)
+        return self.num_prompt - (hit.num_blocks * self._tokens_per_block if hit is not None else 0.0)
 
 
 @final
@@ -96,7 +124,7 @@ class RecentFailures:
     def note(self, failure: Failure) -> None:
         self._noted_at = failure.at
         known = self._by_kind.get(failure.need.kind)
-        if known is not None and failure.at - known.at <= FRESH_S and not _covers(failure.need, known.need):
+        if known is not None and failure.at - known.at <= FRESH_S and not failure.need.covers(known.need):
             return
         if known is None and len(self._by_kind) >= MOST_KINDS:
             self._by_kind.clear()
@@ -105,12 +133,6 @@ class RecentFailures:
     def like(self, need: Need, now: float) -> Failure | None:
         """A request that needed no more, and was not admitted just now."""
         known = self._by_kind.get(need.kind)
-        if known is None or now - known.at > FRESH_S or not _covers(known.need, need):
+        if known is None or now - known.at > FRESH_S or not known.need.covers(need):
             return None
         return known
-
-
-def _covers(failed: Need, other: Need) -> bool:
-    """Whether a request that needs `other` fails where one that needs `failed` has failed."""
-    is_later = other.is_late or failed.age_s <= other.age_s + FRESH_S
-    return is_later and failed.num_uncached <= other.num_uncached

@@ -43,6 +43,7 @@ class Waiting:
         "is_awake",
         "is_late",
         "is_outage",
+        "is_overdue",
         "is_queued",
         "is_replaced",
         "keyed_gives_up_at",
@@ -68,6 +69,8 @@ class Waiting:
         """Age of the request at `since`, in seconds."""
         self.is_outage = False
         """The request waits because no worker lives."""
+        self.is_overdue = False
+        """The request was admitted before, and has been away from a worker for as long as it may."""
         self.gives_up_at = now
         """When the request is considered whatever else waits. Most requests are refused if they are not admitted then:
         their objective can no longer be met, or their patience ends. Known once the request has been considered.
@@ -101,9 +104,9 @@ class Waiting:
         """The request was considered, and not admitted. `least_prefill_s`: the shortest time that its prompt takes."""
         self.gives_up_at = self.since + ttft_s - self.age_s - least_prefill_s
 
-    def wait_for_room(self, until: float) -> None:
+    def wait_for_room(self, until: float, *, is_overdue: bool) -> None:
         """The request was admitted before. It was considered, and not placed."""
-        self.gives_up_at = until
+        self.gives_up_at, self.is_overdue = until, is_overdue
 
     def suspect(self, num_engines_lost: int) -> None:
         """This number of engines was lost with requests of the same digest."""
@@ -132,6 +135,7 @@ class WaitingQueue:
         "_next",
         "_num_new",
         "_order",
+        "_overdue",
         "_woken_at",
     )
 
@@ -141,6 +145,8 @@ class WaitingQueue:
         self._by_ingress: dict[IngressId | None, dict[RequestId, Waiting]] = {}
         self._num_new = [0 for _ in SloClass]
         """Requests of each class that were not admitted before, by rank."""
+        self._overdue = set[RequestId]()
+        """Requests for which new ones leave a place."""
         self._next = 0
         """Number of the next request that is added."""
         self._order = SortedKeys()
@@ -158,6 +164,11 @@ class WaitingQueue:
 
     def __len__(self) -> int:
         return len(self._by_request)
+
+    @property
+    def has_overdue(self) -> bool:
+        """Whether requests wait that have been away from a worker for as long as they may."""
+        return bool(self._overdue)
 
     def add(self, waiting: Waiting) -> None:
         """Add a request. A request of the same id that waits already gives way."""
@@ -181,6 +192,7 @@ class WaitingQueue:
         if not of_ingress:
             del self._by_ingress[waiting.ingress]
         self._sort_out(waiting)
+        self._overdue.discard(request_id)
 
     def remove_of(self, ingress: IngressId, but: frozenset[RequestId]) -> list[RequestId]:
         """Remove the requests of an ingress, but for some. Returns the requests that were removed."""
@@ -220,6 +232,8 @@ class WaitingQueue:
         self._sort_out(waiting)
         waiting.look_later(now)
         self._sort_in(waiting)
+        if waiting.is_overdue:
+            self._overdue.add(waiting.request.request_id)
 
     def next_look_at(self) -> float | None:
         """When the first request is to be considered again, or has reached its deadline: a time that has passed if
@@ -263,6 +277,7 @@ class WaitingQueue:
             assert self._num_new[slo_class.rank] == num_new <= MOST_QUEUE
         assert sum(map(len, self._by_ingress.values())) == len(several)
         assert all(self._by_ingress.values())
+        assert self._overdue == {waiting.request.request_id for waiting in several if waiting.is_overdue}
         assert list(self._order) == sorted(_place(waiting) for waiting in several)
         assert list(self._awake) == sorted(_place(waiting) for waiting in several if waiting.is_awake)
         assert list(self._late) == sorted(_place(waiting) for waiting in several if waiting.is_late)

@@ -156,7 +156,7 @@ class LiveWorkers:
     def lose(self, worker: WorkerId) -> None:
         """The worker can probably not be reached."""
         if (known := self.by_id.get(worker)) is not None:
-            known.lose()
+            known.is_lost = True
             self._changed()
 
     def forget(self, worker: WorkerId, now: float) -> None:

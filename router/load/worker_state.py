@@ -146,10 +146,6 @@ class WorkerState:
         self._update_steps()
         return self.room < room_before
 
-    def lose(self) -> None:
-        """The worker can probably not be reached."""
-        self.is_lost = True
-
     def is_stale(self, now: float) -> bool:
         """The worker has missed several reports, and may be gone."""
         return now - self.reported_at > max(LEAST_STALE_S, NUM_MISSED * self._report_gap_s)

@@ -113,19 +113,17 @@ Policy = Callable[[PlacementInput, Candidates, LatencyModels], Choice | None]
 
 def candidates_of(
     placement_input: PlacementInput,
+    usable: "Usable",
     workers: WorkersByPool,
     suspects: frozenset[Pair],
-    unreachable: frozenset[WorkerId],
     num_placed: int,
     *,
     are_few: bool,
 ) -> Candidates:
-    """Workers that have room and that the request has not failed on. `unreachable`: workers that the request's ingress
-    could not reach lately, for requests that no other worker can take. `num_placed`: placements so far. `are_few`: of
+    """Workers that have room and that the request has not failed on. `num_placed`: placements so far. `are_few`: of
     large pools, only some of the workers.
     """
     request = placement_input.request
-    usable = _Usable(placement_input, workers, unreachable, num_placed)
     all_prefills = usable.first(workers.prefills, workers.stale_prefills)
     all_decodes = usable.first(workers.decodes, workers.stale_decodes)
     prefills = _in_rotation(all_prefills, placement_input, num_placed, are_few=are_few)
@@ -143,10 +141,10 @@ def candidates_of(
 
 
 @final
-class _Usable:
+class Usable:
     """The workers that may take one request."""
 
-    __slots__ = ("_excluded", "_has_lost_engines", "_may_be_full", "_unreachable")
+    __slots__ = ("_excluded", "_has_lost_engines", "_may_be_full", "_num_left", "_unreachable")
 
     def __init__(
         self,
@@ -154,10 +152,16 @@ class _Usable:
         workers: WorkersByPool,
         unreachable: frozenset[WorkerId],
         num_placed: int,
+        *,
+        leaves_a_place: bool,
     ) -> None:
+        """`unreachable`: workers that the request's ingress could not reach lately, for requests that no other worker
+        can take. `num_placed`: placements so far. `leaves_a_place`: the request fills no worker.
+        """
+        self._num_left = 1 if leaves_a_place else 0
         self._excluded = placement_input.request.excluded
         self._unreachable = unreachable
-        self._may_be_full = num_placed >= workers.room_until
+        self._may_be_full = leaves_a_place or num_placed >= workers.room_until
         self._has_lost_engines = placement_input.request.num_engines_lost > 0
 
     def first(self, fresh: list[WorkerState], stale: list[WorkerState]) -> list[WorkerState]:
@@ -173,7 +177,7 @@ class _Usable:
     def _of(self, several: list[WorkerState], excluded: frozenset[WorkerId]) -> list[WorkerState]:
         usable = several
         if self._may_be_full:
-            usable = [worker for worker in usable if len(worker.charges) < worker.room]
+            usable = [worker for worker in usable if len(worker.charges) + self._num_left < worker.room]
         if excluded:
             usable = [worker for worker in usable if worker.worker not in excluded]
         if self._has_lost_engines:

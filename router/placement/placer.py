@@ -11,7 +11,7 @@ from router.load.charges import Charges
 from router.load.decode_slack import class_weight
 from router.load.live_workers import LiveWorkers, WorkersByPool
 from router.load.prompt_demand import Demand
-from router.placement.candidates import Candidates, Choice, Policy, candidates_of
+from router.placement.candidates import Candidates, Choice, Policy, Usable, candidates_of
 from router.placement.commit import commit
 from router.placement.kv_price import kv_price
 from router.placement.placement_input import USUAL, Later, Others, PlacementInput
@@ -69,14 +69,17 @@ class Placer:
         others = self._others(request, slo, arrivals, now)
         return PlacementInput(request, slo, hits, lengths, age_s, others, now)
 
-    def find(self, placement_input: PlacementInput, ingress: IngressId | None) -> tuple[Candidates, Choice | None]:
+    def find(
+        self, placement_input: PlacementInput, ingress: IngressId | None, *, leaves_a_place: bool = False
+    ) -> tuple[Candidates, Choice | None]:
         """The workers that may take a request, and the choice among them. None if no worker can take the request. In
         large pools only some of the workers are looked at, unless the best of them is not good enough.
+        `leaves_a_place`: it fills no worker, for the sake of requests that have waited for too long.
         """
-        candidates = self._candidates_of(placement_input, ingress, are_few=True)
+        candidates = self._candidates_of(placement_input, ingress, leaves_a_place, are_few=True)
         choice = self.choose(placement_input, candidates)
         if candidates.is_shortlist and not _is_good(choice):
-            candidates = self._candidates_of(placement_input, ingress, are_few=False)
+            candidates = self._candidates_of(placement_input, ingress, leaves_a_place, are_few=False)
             choice = self.choose(placement_input, candidates)
         return candidates, choice
 
@@ -115,12 +118,14 @@ class Placer:
             self._workers.models.bias.observe(predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)
 
     def _candidates_of(
-        self, placement_input: PlacementInput, ingress: IngressId | None, *, are_few: bool
+        self, placement_input: PlacementInput, ingress: IngressId | None, leaves_a_place: bool, *, are_few: bool
     ) -> Candidates:
         workers, now = self._workers, placement_input.now
         unreachable = workers.suspects.of(ingress, now)
         by_pool, barred = workers.by_pool(now), workers.trust.pairs.barred(placement_input.request.can_verify, now)
-        return candidates_of(placement_input, by_pool, barred, unreachable, workers.num_placed, are_few=are_few)
+        num_placed = workers.num_placed
+        usable = Usable(placement_input, by_pool, unreachable, num_placed, leaves_a_place=leaves_a_place)
+        return candidates_of(placement_input, usable, by_pool, barred, num_placed, are_few=are_few)
 
     def _others(self, request: PlacementRequest, own_slo: Slo, arrivals: Arrivals, now: float) -> Others:
         later = list[Later]()

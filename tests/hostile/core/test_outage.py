@@ -10,6 +10,7 @@ from cluster.messages.ids import IngressId, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, Rejection
 from cluster.messages.scheduler_events import RequestClosed
 from cluster.slo import SloConfig
+from router.admission.admission_control import Answer
 from router.admission.waiting_queue import MAX_QUEUE
 from router.load.live_workers import REPORT_TIMEOUT_S
 from router.state import RouterState
@@ -105,7 +106,7 @@ def test_those_who_waited_are_all_answered_and_no_worker_gets_more_than_it_takes
     state = RouterState()
     for index in range(num_waiting):
         assert state.place(a_placement_request(f"r{index}"), 0.0) is None
-    now, answers = 30.0, list[Placement | Rejection]()
+    now, answers = 30.0, list[Answer]()
     while state.num_waiting:
         come_back(state, now, number=number)
         answers += [answer for _, answer in state.decide(now)]

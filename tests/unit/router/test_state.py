@@ -325,6 +325,7 @@ class RouterStateMachine(RuleBasedStateMachine):
     @rule()
     def decide(self) -> None:
         for request_id, answer in self.state.decide(self.now):
+            assert not isinstance(answer, Exception)
             self.answered(self.waiting.pop(request_id), answer)
 
     @rule()

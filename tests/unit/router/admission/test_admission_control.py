@@ -33,6 +33,8 @@ class Admission:
         """The policy predicts that a request misses its SLO."""
         self.victims = 0.0
         """The policy predicts that so many others miss theirs."""
+        self.fails_on = ""
+        """The request on which the policy raises an error."""
         self.num_priced = 0
         self.workers = LiveWorkers()
         self.charges = Charges(self.workers.by_id)
@@ -52,6 +54,8 @@ class Admission:
 
     def _policy(self, placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
         self.num_priced += 1
+        if placement_input.request.request_id == self.fails_on:
+            raise ZeroDivisionError
         if not candidates.decodes:
             return None
         worker, risk = candidates.decodes[0], 1.0 if self.is_busy else 0.0
@@ -131,11 +135,11 @@ REPLACED: dict[str, Any] = {"excluded": frozenset({WorkerId("d9")}), "num_output
 """A stream whose worker died."""
 
 
-def full(admission: Admission, slo_class: SloClass = SloClass.STANDARD, num_prompt: int = 1000) -> None:
+def full(admission: Admission, slo_class: SloClass = SloClass.STANDARD, num_prompt: int = 1000, **fields: Any) -> None:
     """As many requests of a class wait as may, which were asked for before time 0."""
     admission.is_busy = True
     for number in range(MAX_QUEUE):
-        request = ask(f"w{slo_class}{number}", num_prompt, slo_class=slo_class)
+        request = ask(f"w{slo_class}{number}", num_prompt, slo_class=slo_class, **fields)
         assert admission.control.place(request, -1.0 + number * 1e-4, None) is None
 
 
@@ -259,6 +263,35 @@ def test_queue_is_longer_where_more_are_admitted_while_a_request_waits() -> None
     full(admission)
     waits = admission.place("r", 0.0)
     assert waits is None
+
+
+def test_tenant_beyond_its_share_that_is_refused_has_no_other_tenant_refused() -> None:
+    admission = Admission()
+    for number, tenant in enumerate(["greedy", "greedy", "greedy", "modest"]):
+        assert isinstance(admission.place(f"placed{number}", 0.0, tenant=tenant), Placement)
+    full(admission, tenant="greedy")
+    assert isinstance(admission.place("refused", 0.0, tenant="greedy"), Rejection)
+    before = admission.num_priced
+    assert isinstance(admission.place("again", 0.0, tenant="greedy"), Rejection)
+    assert admission.num_priced == before, "one like it has just failed"
+    admission.place("modest", 0.0, tenant="modest")
+    assert admission.num_priced == before + 1
+
+
+def test_request_that_the_scheduler_fails_on_keeps_no_other_from_its_answer() -> None:
+    admission = Admission()
+    admission.is_busy = True
+    for name in ("first", "bad", "last"):
+        assert admission.place(name, 0.0) is None
+    admission.is_busy, admission.fails_on = False, "bad"
+    answers = dict(admission.control.decide(0.5))
+    assert {name: type(answer) for name, answer in answers.items()} == {
+        "first": Placement,
+        "bad": ZeroDivisionError,
+        "last": Placement,
+    }
+    admission.control.validate()
+    assert admission.control.num_waiting == 0
 
 
 class AdmissionMachine(RuleBasedStateMachine):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -211,6 +212,51 @@ def test_paused_request_is_placed_in_the_end_however_full_the_workers_are() -> N
     ((request_id, answer),) = state.decide(now + 0.1)
     assert request_id == pause.request_id
     assert isinstance(answer, Placement)
+
+
+def test_freed_place_goes_to_the_request_that_has_paused_for_long_and_not_to_a_new_one() -> None:
+    """All workers have as many requests as they take, and new ones come for each place."""
+    state, now, answer = a_full_worker(), NOW + 0.1, None
+    _, (pause,) = asks(state)
+    assert comes_back(state, pause, now) is None
+    full = msgspec.structs.replace(a_report("d0"), max_requests=NUM_LONG + 1)
+    running, number = ["r"], 0
+    while answer is None and now < NOW + 3 * LONGEST_PAUSE_S:
+        now += 0.1
+        state.handle(full, now)
+        if running:
+            ended(state, running.pop(0), now, num_output_tokens=5)
+        for _ in range(3):
+            number += 1
+            asked = ask(f"new{number}", 64, slo_class=INTERACTIVE, max_output_tokens=5)
+            if isinstance(state.place(asked, now), Placement):
+                running.append(asked.request_id)
+        state.take_pauses()
+        answer = dict(state.decide(now + 0.01)).get(pause.request_id)
+    assert isinstance(answer, Placement)
+    assert now < NOW + LONGEST_PAUSE_S + 2.0
+
+
+def test_paused_request_that_no_worker_takes_is_told_so() -> None:
+    state = a_full_worker()
+    _, (pause,) = asks(state)
+    now = NOW + 0.1
+    assert comes_back(state, pause, now) is None
+    closed = msgspec.structs.replace(a_report("d0"), max_requests=1)
+    state.handle(closed, now)
+    (shown,) = state.queued(now)
+    assert shown.is_paused
+    assert shown.gives_up_s == pytest.approx(SLO.batch.outage_wait_s)
+    for _ in range(30):
+        now += 1.0
+        state.handle(closed, now)
+        assert state.decide(now) == []
+    assert present(state.next_decision_at()) > now, "it is looked at now and then, and not all the time"
+    until = NOW + 0.2 + SLO.batch.outage_wait_s
+    state.handle(closed, until)
+    ((_, refusal),) = state.decide(until)
+    assert isinstance(refusal, Rejection)
+    assert refusal.why == "it was paused, and no worker has had room for it since"
 
 
 def test_paused_request_outlasts_its_age_and_a_full_worker() -> None:

@@ -4,19 +4,31 @@ from typing import Any
 
 import pytest
 
-from cluster.messages.ids import Path, SloClass
+from cluster.messages.ids import Path, SloClass, WorkerId
 from cluster.messages.placement import Slo
 from router.admission.recent_failures import FRESH_S, MOST_KINDS, Failure, Need, RecentFailures
 from router.placement.candidates import Candidates, Choice
 from router.placement.placement_input import Others, PlacementInput
 from router.prediction.output_lengths import LengthHistogram
+from router.prefixes.narrowing import Hit
 from tests.unit.clusters import ask
 
 
 def a_need(
-    num_prompt: int = 1000, usual_output: float = 100.0, age_s: float = 0.0, is_late: bool = False, **fields: Any
+    num_prompt: int = 1000,
+    usual_output: float = 100.0,
+    age_s: float = 0.0,
+    is_late: bool = False,
+    standing: int = 0,
+    cached: dict[str, int] | None = None,
+    **fields: Any,
 ) -> Need:
-    return Need(ask("r", num_prompt, **fields), [], usual_output, age_s, is_late=is_late)
+    """`cached`: sixteenths of the prompt that workers cache."""
+    hits = {WorkerId(worker): Hit(part, part) for worker, part in (cached or {}).items()}
+    blocks = [number.to_bytes(8, "big") for number in range(16)]
+    return Need(
+        ask("r", num_prompt, block_hashes=blocks, **fields), hits, usual_output, age_s, standing, is_late=is_late
+    )
 
 
 def a_failure(need: Need, at: float = 0.0) -> Failure:
@@ -38,12 +50,42 @@ def a_failure(need: Need, at: float = 0.0) -> Failure:
         (a_need(usual_output=10.0), False),
         (a_need(ttft_s=9.0), False),
         (a_need(num_sequences=2), False),
+        (a_need(standing=1), False),
+        (a_need(can_hand_over=False), False),
+        (a_need(tpot_s=0.5), False),
+        (a_need(num_prompt=1_100_000), False),
+        (a_need(1020, cached={"d0": 1}), False),
     ],
 )
 def test_failure_tells_of_requests_that_need_no_less(other: Need, is_told: bool) -> None:
     failures = RecentFailures()
     failures.note(a_failure(a_need()))
     assert (failures.like(other, 0.0) is not None) == is_told
+
+
+@pytest.mark.parametrize(
+    ("failed", "other", "is_told"),
+    [
+        ({"d0": 8}, {"d0": 8}, True),
+        ({"d0": 8}, {"d0": 7}, True),
+        ({"d0": 8, "d1": 7}, {"d1": 7}, True),
+        ({"d0": 7}, {"d0": 8}, False),
+        ({"d0": 8}, {"d1": 8}, False),
+        ({"d0": 8}, {"d0": 8, "d1": 1}, False),
+    ],
+    ids=str,
+)
+def test_what_each_worker_caches_counts(failed: dict[str, int], other: dict[str, int], is_told: bool) -> None:
+    """The worker that caches most of the one prompt may be full, and that of the other one may have room."""
+    failures = RecentFailures()
+    failures.note(a_failure(a_need(900, cached=failed)))
+    assert (failures.like(a_need(900, cached=other), 0.0) is not None) == is_told
+
+
+def test_request_with_less_to_compute_needs_less_memory_if_its_prompt_is_shorter() -> None:
+    failures = RecentFailures()
+    failures.note(a_failure(a_need(1000, cached={"d0": 8})))
+    assert failures.like(a_need(600, cached={"d0": 1}), 0.0) is None
 
 
 def test_request_that_had_waited_for_long_tells_nothing_of_a_new_one() -> None:

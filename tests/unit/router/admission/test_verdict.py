@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from cluster.messages.ids import IngressId, Path, RequestId, SloClass
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
+from router.admission.admission_control import Decision
 from router.admission.retry_after import LEAST_RETRY_S, MOST_RETRY_S, retry_after_s
 from router.admission.verdict import HIGH_CLASS_HARM, REPLACED_HARM, Verdict, gain, judge
 from router.admission.waiting_queue import MAX_QUEUE, Waiting, WaitingQueue
@@ -141,7 +142,7 @@ def test_first_in_order_is_let_in_when_the_queues_have_drained() -> None:
 def test_request_whose_deadline_passes_in_the_queue_is_refused() -> None:
     state = a_busy_cluster()
     waiting(state, "r", 2000, 0.1)
-    decisions: list[tuple[RequestId, Placement | Rejection]] = []
+    decisions: list[Decision] = []
     now = 0.1
     while not decisions:
         at = state.next_decision_at()

@@ -1,3 +1,5 @@
+import inspect
+
 from cluster.messages.ids import RequestId, WorkerId
 from router.load.what_if import without
 from router.load.worker_state import WorkerState
@@ -34,3 +36,17 @@ def test_worker_itself_does_not_change() -> None:
     worker.validate()
     assert (worker.kv_reserved, worker.crowding_s(3.0), worker.running.context_tokens(3.0), repr(worker)) == before
     assert worker.worker == WorkerId("d0")
+
+
+def test_copy_has_everything_that_the_worker_has() -> None:
+    worker = a_worker("p0")
+    decodes(worker, "stays")
+    worker.queue_prefill(a_charge("prompt"), 0.0, 2.0)
+    worker.expect_outbound(worker.charges[RequestId("prompt")])
+    worker.node_class, worker.room, worker.link_free_at = 7, 11, 12.0
+    copy = worker.copied(PathBias(), 3.0)
+    own = {"audit", "running"}
+    """What the copy has of its own: questions to the worker, and the requests that may leave it."""
+    names = {name for name, member in vars(WorkerState).items() if inspect.isdatadescriptor(member)} - own
+    assert names >= {"node_class", "inbound", "charges"}
+    assert {name: getattr(copy, name) for name in names} == {name: getattr(worker, name) for name in names}

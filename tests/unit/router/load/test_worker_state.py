@@ -71,7 +71,16 @@ def test_report_of_more_requests_than_are_charged_takes_room() -> None:
 
 def test_worker_is_lost_until_it_reports() -> None:
     worker = a_worker("d0")
-    worker.lose()
+    worker.is_lost = True
     assert worker.is_lost
     worker.reported(a_report("d0"), 1.0)
     assert not worker.is_lost
+
+
+def test_prefill_worker_that_comes_back_reserves_what_it_is_to_hand_over() -> None:
+    worker, charge = a_worker("p0"), a_charge()
+    worker.resume(charge, 0.5)
+    assert (worker.kv_reserved, set(worker.outbound)) == (100, {charge.request_id})
+    worker.validate()
+    worker.release(charge, 1.0)
+    assert worker.kv_reserved == 0
