@@ -44,6 +44,7 @@ class Record(NamedTuple):
 
 
 COMPARED = (
+    "kv_cost_filter",
     "lmetric_filter",
     "min_ttft_filter",
     "lmetric_filter_priority",

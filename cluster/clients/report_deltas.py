@@ -55,6 +55,7 @@ class ReportDeltas:
             gone=reply.gone,
             wants_kv_snapshot=reply.wants_kv_snapshot,
             wants_requests=reply.wants_requests,
+            kv_events_every_s=reply.kv_events_every_s,
         )
 
     def _sampled(self, steps: list[StepSample]) -> list[StepSample]:

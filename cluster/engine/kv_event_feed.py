@@ -113,6 +113,8 @@ class KvEventFeed:
         self._source = source
         self._send = send
         self.mirror = KvMirror(worker)
+        self.every_s = 0.0
+        """Least time between two messages, in seconds, as the Scheduler wants it: its workers share its time."""
         self._is_held = False
         """Nothing is sent before the Scheduler asks for a snapshot."""
         self._order: EventOrder[bytes] = EventOrder()
@@ -139,7 +141,7 @@ class KvEventFeed:
                 except ServingError as error:
                     logger.info("KV events did not reach the Scheduler: %s", error)
                     self._hold()
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(max(interval_s, self.every_s))
 
     def send_snapshot(self) -> None:
         """The Scheduler asks for a snapshot."""

@@ -139,6 +139,8 @@ class ReportReply(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the next report must name the worker's requests, because more requests are charged to the worker than it
     counts.
     """
+    kv_events_every_s: float = 0.0
+    """Least time between two messages of KV events, in seconds."""
 
 
 class StandingReport(msgspec.Struct, frozen=True, array_like=True):
@@ -178,3 +180,4 @@ class DeltaReply(msgspec.Struct, frozen=True, array_like=True):
     """Samples of steps that a report may have, in the mean: all workers of a kind teach one model."""
     link: LinkOrder | None = None
     gone: tuple[WorkerId, ...] = ()
+    kv_events_every_s: float = 0.0

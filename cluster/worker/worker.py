@@ -170,6 +170,7 @@ class Worker:
                     names_requests = reply.wants_requests
                     if reply.wants_kv_snapshot:
                         self._kv_events.send_snapshot()
+                    self._kv_events.every_s = reply.kv_events_every_s
                     self._hooks.on_reply(reply)
                 except ServingError as error:
                     logger.warning("a report was not delivered: %s", error)

@@ -63,4 +63,5 @@ class ReportExchange:
             steps_per_report=MOST_SAMPLES_PER_S * REPORT_INTERVAL_S / num_workers,
             link=reply.link,
             gone=reply.gone,
+            kv_events_every_s=reply.kv_events_every_s,
         )

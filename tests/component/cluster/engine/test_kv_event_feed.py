@@ -124,6 +124,20 @@ async def test_what_the_engine_says_reaches_the_index(start: Callable[..., Engin
     assert engine.feed.mirror.sent_through == engine.messages[-1].number
 
 
+async def test_scheduler_with_many_workers_gets_fewer_messages_with_more_in_each(start: Callable[..., Engine]) -> None:
+    engine = start()
+    engine.publish(stored(1))
+    await until(lambda: engine.holds(1))
+    engine.feed.every_s = 0.3
+    await until(lambda: engine.feed.mirror.sent_through == engine.messages[-1].number)
+    first = len(engine.messages)
+    for number in range(2, 12):
+        engine.publish(stored(number))
+        await asyncio.sleep(0.04)
+    await until(lambda: engine.holds(*range(1, 12)) or engine.holds(11))
+    assert len(engine.messages) - first <= 4
+
+
 async def test_what_was_said_before_the_worker_listened_is_replayed(
     monkeypatch: pytest.MonkeyPatch, start: Callable[..., Engine]
 ) -> None:

@@ -20,7 +20,7 @@ from cluster.messages.reports import (
 from router.links.link_plan import FORGET_S, LOOKS
 from router.load.live_workers import REPORT_TIMEOUT_S
 from router.load.report_exchange import MOST_SAMPLES_PER_S
-from router.state import RouterState
+from router.state import MOST_KV_MESSAGES_PER_S, RouterState
 from tests.expected import present
 from tests.unit.factories import a_decode_report, a_prefill_report, links
 
@@ -69,6 +69,13 @@ def test_what_has_not_changed_is_not_sent_again() -> None:
     again = msgspec.msgpack.encode(worker.last)
     assert len(again) < len(first) < len(changed)
     assert len(again) < 200
+
+
+def test_the_more_workers_there_are_the_rarer_are_the_kv_events_of_each() -> None:
+    state, num_workers = RouterState(), 500
+    for number in range(num_workers):
+        reply = Worker(f"p{number}").report(state, 0.0)
+    assert reply.kv_events_every_s == pytest.approx(num_workers / MOST_KV_MESSAGES_PER_S)
 
 
 def test_reply_has_an_order_when_there_is_something_to_prove_and_is_short_otherwise() -> None:
