@@ -10,6 +10,7 @@ from cluster.rpc.listener import Listener
 from cluster.serve_context import join_cluster, own_interface_of, own_node, own_worker_id, scheduler_registry
 from cluster.slo import SloConfig
 from router.epoch_watch import EpochWatch
+from router.garbage import collect_rarely
 from router.prediction.learned_latency import LatencyModels
 from router.scheduler_service import SchedulerService
 from router.state import RouterState
@@ -32,6 +33,7 @@ class Scheduler:
         )
         service = SchedulerService(self._state, lambda epoch: self._epoch_watch.heard_of(epoch)).service
         self._listener = await Listener.start(own_interface_of(host).host, service)
+        collect_rarely()
         registry = scheduler_registry()
         record = registry.claim(self._listener.address, own_node())
         self._closing: asyncio.Task[None] | None = None

@@ -4,7 +4,6 @@ It prints its address as JSON, and ends with its standard input.
 """
 
 import asyncio
-import gc
 import sys
 
 import msgspec
@@ -12,6 +11,7 @@ import uvloop
 
 from cluster.rpc.listener import Listener
 from cluster.slo import Objective, SloConfig
+from router.garbage import collect_rarely
 from router.scheduler_service import SchedulerService
 from router.state import RouterState
 
@@ -21,7 +21,7 @@ SLO = SloConfig(standard=Objective(ttft_s=2.0, ttft_per_prefill=3.0, tpot_s=0.1)
 async def serve() -> None:
     listener = await Listener.start("127.0.0.1", SchedulerService(RouterState(SLO)).service)
     print(msgspec.json.encode(listener.address).decode(), flush=True)
-    gc.freeze()
+    collect_rarely()
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await listener.close()
 

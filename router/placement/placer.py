@@ -11,7 +11,7 @@ from router.load.charges import Charges
 from router.load.decode_slack import class_weight
 from router.load.live_workers import LiveWorkers, WorkersByPool
 from router.load.prompt_demand import Demand
-from router.placement.candidates import Candidates, Choice, Policy, Usable, candidates_of
+from router.placement.candidates import SHORTLIST, Candidates, Choice, Policy, Usable, candidates_of
 from router.placement.commit import commit
 from router.placement.kv_price import kv_price
 from router.placement.placement_input import USUAL, Later, Others, PlacementInput
@@ -43,6 +43,9 @@ class Placer:
         self._lengths = OutputLengths()
         self._priced: WorkersByPool | None = None
         """The sorted workers that `_kv_price` and `_demand` were computed with: they are as old as those lists."""
+        self._num_busy = 0
+        """Workers that have requests, counted with the sorted workers `_busy_of`: as old as those in a large pool."""
+        self._busy_of: WorkersByPool | None = None
         self._kv_price = 0.0
         self._demand: Demand = []
         self._usual: dict[SloClass, Slo] = {}
@@ -140,12 +143,14 @@ class Placer:
             self._kv_price, self._demand = kv_price([*prefills, *decodes]), self._charges.prompt_demand(now)
         num_workers = max(1, len(prefills) + len(decodes))
         prompt_use, usual_prompt_s = self._workers.prompt_use(now), self._charges.usual_prompt_s(now)
-        num_busy = sum([1 for worker in decodes if worker.charges]) + sum([1 for worker in prefills if worker.charges])
+        if self._busy_of is not by_pool or num_workers <= SHORTLIST:
+            self._busy_of = by_pool
+            self._num_busy = sum([1 for worker in (*decodes, *prefills) if worker.charges])
         return Others(
             later,
             num_workers,
             prompt_use,
-            num_busy / num_workers,
+            self._num_busy / num_workers,
             self._demand,
             self._kv_price,
             time_price(prompt_use, usual_prompt_s),

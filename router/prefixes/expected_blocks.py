@@ -54,11 +54,15 @@ class ExpectedBlocks:
         self._expire(now)
         marks, news = self._marks, list[bytes]()
         marked = _marked(block_hashes)
-        for mask, start, end in runs(marks, marked):
-            if not mask & bit:
-                part = marked[start:end]
-                marks.update(dict.fromkeys(part, mask | bit))
-                news += part
+        if marks.keys().isdisjoint(marked):
+            news += marked
+            marks.update(dict.fromkeys(marked, bit))
+        else:
+            for mask, start, end in runs(marks, marked):
+                if not mask & bit:
+                    part = marked[start:end]
+                    marks.update(dict.fromkeys(part, mask | bit))
+                    news += part
         if news:
             self._placed.append(_Placed(now + PREDICTION_TTL_S, bit, news))
             self._num_marks += len(news)
@@ -79,9 +83,9 @@ class ExpectedBlocks:
         """
         self._expire(now)
         found: list[tuple[int, int]] = []
-        if not self._marks:
-            return found
         marked = _marked(block_hashes)[::-1]
+        if self._marks.keys().isdisjoint(marked):
+            return found
         seen = 0
         for mask, start, _ in runs(self._marks, marked):
             if news := mask & ~seen:
