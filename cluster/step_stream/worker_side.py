@@ -9,17 +9,22 @@ worker.
 
 import asyncio
 import logging
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from cluster.errors import ErrorMessage, ServingError
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId
-from cluster.rpc.connection import Connection, Service
+from cluster.rpc.connection import Connection, ConnectionLost, Service
+from cluster.rpc.frames import Method
 from cluster.rpc.protocol import START, STEP, STOP, STREAM_FAILED, Start, StreamFailed
 from cluster.step_stream.buffer import DeltaBuffer, DeltaSink
 from kvtransfer.handoff import KVHandoff
 
 logger = logging.getLogger("baton.step_stream")
+A = TypeVar("A")
+Running = tuple[RequestId, asyncio.Task[None]]
+"""A request, and the task that starts it in the engine."""
 MAX_STEP_DELTAS = 1024
 """Most deltas in one message. Deltas with logprobs are large and are not merged. More makes larger messages, up to the
 limit of a frame; fewer sends more messages.
@@ -68,18 +73,19 @@ class StepStreams:
         writer = self._writers.get(connection)
         if writer is None:
             self._writers[connection] = writer = _Writer(connection)
-        sink = _Sink(writer, start.stream, start.request.num_sequences)
-        task = asyncio.create_task(self._run(start, sink))
+        sink = _Sink(writer, start.stream, start.request.num_sequences, self._end)
+        task = asyncio.create_task(self._run(start, writer, sink))
         writer.streams[start.stream] = (start.request.request_id, task)
 
-    async def _run(self, start: Start, sink: "_Sink") -> None:
+    async def _run(self, start: Start, writer: "_Writer", sink: "_Sink") -> None:
+        """A request that the engine refuses is not ended there: its id may be that of another one, which runs."""
         try:
             await self._engine.start(start.request, start.handoff, sink)
         except ServingError as error:
-            sink.fail(error)
+            writer.fail(start.stream, error)
         except Exception as error:
             logger.exception("request %s could not be started", start.request.request_id)
-            sink.fail(error)
+            writer.fail(start.stream, error)
 
     def _stop(self, connection: Connection, stream: int) -> None:
         writer = self._writers.get(connection)
@@ -113,12 +119,14 @@ class StepStreams:
 
 
 class _Writer:
-    """What was produced for one connection and is not sent yet."""
+    """What was produced for one connection and is not sent yet. The engine's own output loop calls it, so no error of a
+    connection may leave it.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._buffer = DeltaBuffer()
-        self.streams: dict[int, tuple[RequestId, asyncio.Task[None]]] = {}
+        self.streams: dict[int, Running] = {}
 
     @property
     def is_waiting(self) -> bool:
@@ -128,38 +136,55 @@ class _Writer:
     def put(self, stream: int, delta: TokenDelta) -> None:
         self._buffer.put(stream, delta)
 
-    def fail(self, stream: int, error: BaseException) -> None:
+    def fail(self, stream: int, error: BaseException) -> Running | None:
+        """End a stream with an error. Returns what ran for it; None if the stream had ended."""
         self._send_all()  # even if the peer does not read: an error must not overtake the tokens before it
         serving = error if isinstance(error, ServingError) else ServingError(FAILED)
-        if self.streams.pop(stream, None) is not None and self._connection.is_open:
-            self._connection.post(STREAM_FAILED, StreamFailed(stream, ErrorMessage.of(serving)))
+        running = self.streams.pop(stream, None)
+        if running is not None:
+            self._post(STREAM_FAILED, StreamFailed(stream, ErrorMessage.of(serving)))
+        return running
 
     def flush(self) -> None:
         if self._connection.is_writable:
             self._send_all()
 
     def _send_all(self) -> None:
-        """Send all deltas. The engine's own output loop calls this, so no error of a connection may leave it."""
         if not self._buffer or not self._connection.is_open:
             return
         deltas = self._buffer.take()
+        for start in range(0, len(deltas), MAX_STEP_DELTAS):
+            if not self._post(STEP, deltas[start : start + MAX_STEP_DELTAS]):
+                return
+
+    def _post(self, method: Method[A, None], argument: A) -> bool:
+        """Send a message. False if the peer does not get it: then the connection ends, and with it its requests
+        (`StepStreams._closed`).
+        """
         try:
-            for start in range(0, len(deltas), MAX_STEP_DELTAS):
-                self._connection.post(STEP, deltas[start : start + MAX_STEP_DELTAS])
-        except ServingError as error:
-            logger.error("closing a connection whose tokens cannot be sent: %s", error)
+            self._connection.post(method, argument)
+        except ConnectionLost:  # a peer that resets its connection is noticed by any of the writes to it
+            return False
+        except Exception as error:
+            logger.error("closing a connection whose messages cannot be sent: %r", error)
             self._connection.close()
+            return False
+        return True
 
 
 class _Sink:
     """One stream, as the engine sees it."""
 
-    __slots__ = ("_num_open", "_stream", "_writer")
+    __slots__ = ("_end", "_num_open", "_stream", "_writer")
 
-    def __init__(self, writer: _Writer, stream: int, num_sequences: int) -> None:
+    def __init__(
+        self, writer: _Writer, stream: int, num_sequences: int, end: Callable[[RequestId, asyncio.Task[None]], None]
+    ) -> None:
+        """`end`: ends a request in the engine, which may still run parts of a request that failed."""
         self._writer = writer
         self._stream = stream
         self._num_open = num_sequences
+        self._end = end
 
     def put(self, delta: TokenDelta) -> None:
         self._writer.put(self._stream, delta)
@@ -169,4 +194,5 @@ class _Sink:
                 self._writer.streams.pop(self._stream, None)
 
     def fail(self, error: BaseException) -> None:
-        self._writer.fail(self._stream, error)
+        if (running := self._writer.fail(self._stream, error)) is not None:
+            self._end(*running)

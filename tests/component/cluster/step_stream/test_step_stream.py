@@ -1,6 +1,7 @@
 """Both halves of the step stream over real sockets, with an engine whose steps the test takes."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -25,7 +26,7 @@ from cluster.rpc.listener import Listener, connect
 from cluster.rpc.protocol import STREAM_FAILED, StreamFailed
 from cluster.step_stream.buffer import DeltaSink
 from cluster.step_stream.ingress_side import StepReader
-from cluster.step_stream.worker_side import StepStreams
+from cluster.step_stream.worker_side import MAX_STEP_DELTAS, StepStreams
 from kvtransfer.handoff import KVHandoff
 
 BARRIER = Method[None, None]("barrier", None)
@@ -127,6 +128,12 @@ class Cluster:
 def num_open(streams: StepStreams) -> int:
     """Streams that run, or are being ended."""
     return sum(len(writer.streams) for writer in streams._writers.values()) + len(streams._ending)
+
+
+def reset(connection: Connection) -> None:
+    """End the peer's side at once: the next message to it is answered by a reset."""
+    assert connection._transport is not None
+    connection._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
 
 async def _barrier(_: None) -> None:
@@ -296,6 +303,56 @@ async def test_tokens_that_cannot_be_sent_end_their_connection_and_no_other_stre
         assert isinstance(one.error, WorkerUnreachable)
         assert isinstance(other.error, EngineLost)
         assert not cluster.ingresses[0].connection.is_open and cluster.ingresses[1].connection.is_open
+
+
+async def test_ingress_that_is_gone_in_the_middle_of_a_step_takes_no_other_along() -> None:
+    """The worker notices it with one of the messages of the step, and has more of them."""
+    async with running(num_ingresses=2) as cluster:
+        gone, other = (Request(f"r{number}", ingress) for number, ingress in enumerate(cluster.ingresses))
+        await cluster.settle()
+        for number in range(3 * MAX_STEP_DELTAS):
+            cluster.engine.sinks[gone.id].put(TokenDelta(0, [number], logprobs=(b"not merged",)))
+        reset(cluster.ingresses[0].connection)
+        cluster.engine.step({other.id: token(1)})
+        cluster.engine.step({other.id: token(2, last=True)})
+        await asyncio.gather(gone.reading, other.reading)
+        assert (other.got, other.finished, other.error) == ([1, 2], True, None)
+        assert isinstance(gone.error, EngineLost), "as with any connection that is lost"
+        await cluster.ingresses[1].settle()
+        assert cluster.engine.stopped == [gone.id]
+        assert num_open(cluster.streams) == 0
+
+
+async def test_failure_that_cannot_be_sent_ends_its_connection_and_no_other_stream() -> None:
+    async with running(num_ingresses=2) as cluster:
+        one, other = (Request(f"r{number}", ingress) for number, ingress in enumerate(cluster.ingresses))
+        await cluster.settle()
+        for request in (one, other):
+            cluster.engine.sinks[request.id].fail(InvalidRequest("\ud800" if request is one else "no", "prompt"))
+        await asyncio.gather(one.reading, other.reading)
+        assert isinstance(one.error, WorkerUnreachable)
+        assert isinstance(other.error, InvalidRequest)
+
+
+async def test_request_that_the_engine_fails_in_part_is_ended_in_the_engine() -> None:
+    """Its other sequences, or the tokens after the one that could not be used, would be generated for nobody."""
+    async with running() as cluster:
+        (ingress,) = cluster.ingresses
+        request = Request("r", ingress)
+        await cluster.settle()
+        cluster.engine.sinks[request.id].fail(ServingError("the schema is too slow"))
+        await request.reading
+        await cluster.settle()
+        assert cluster.engine.stopped == [request.id]
+        assert (cluster.engine.sinks, num_open(cluster.streams)) == ({}, 0)
+
+
+async def test_request_that_is_refused_ends_no_other_of_its_name() -> None:
+    async with running() as cluster:
+        (ingress,) = cluster.ingresses
+        await Request(REFUSED, ingress).reading
+        await cluster.settle()
+        assert cluster.engine.stopped == []
 
 
 async def test_text_of_an_error_that_nobody_has_foreseen_stays_on_the_worker() -> None:
