@@ -34,7 +34,7 @@ class TokenPipeSocket:
 
     def read(self, take: Callable[[PipedStep], None], on_lost: Callable[[], None]) -> None:
         """On the running event loop, call `take` with each step from now on, and `on_lost` once when no more can come.
-        The engine has started.
+        The engine has started. A `take` that raises ends the pipe.
 
         Raises:
             BlockingIOError: the engine's core has not connected.
@@ -72,25 +72,29 @@ class _Reader:
             return
         self._received += data
         try:
-            self._take_steps()
-        except msgspec.MsgspecError as error:
+            while (step := self._next_step()) is not None:
+                self._take(step)
+        except Exception as error:  # an answer may lack a part of this step: none may go on as if it were whole
             self._lose(error)
 
-    def _take_steps(self) -> None:
-        received, begin = self._received, 0
-        while len(received) - begin >= LENGTH.size:
-            body = begin + LENGTH.size
-            end = body + LENGTH.unpack_from(received, begin)[0]
-            if len(received) < end:
-                break
-            self._take(_decode(received[body:end]))
-            begin = end
-        del received[:begin]
+    def _next_step(self) -> PipedStep | None:
+        """Take the first step out of what was received, so that it is never taken twice. None if it is not complete.
+        Raises MsgspecError.
+        """
+        received = self._received
+        if len(received) < LENGTH.size:
+            return None
+        end = LENGTH.size + LENGTH.unpack_from(received)[0]
+        if len(received) < end:
+            return None
+        body = received[LENGTH.size : end]
+        del received[:end]
+        return _decode(body)
 
     def _lose(self, error: Exception | None) -> None:
         """The engine's core has ended, or there is an error."""
         if error is not None:
-            logger.error("the token pipe of the engine broke: %r", error)
+            logger.error("the token pipe of the engine broke: %r", error, exc_info=error)
         self._loop.remove_reader(self._connected)
         self._connected.close()
         self._on_lost()

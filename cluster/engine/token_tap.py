@@ -4,6 +4,7 @@ processor sees them. Most outputs come through the token pipe and do not reach t
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,8 @@ from cluster.errors import ConstraintFailed, InvalidRequest, Overloaded, Serving
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
 from cluster.step_stream.buffer import DeltaSink
 from kvtransfer.lease_terms import LeaseId
+
+logger = logging.getLogger("baton.engine")
 
 ITL_STEPS = 16
 """Of this many engine steps that come through the pipe, vLLM's inter-token latency is observed in one. Fewer cost CPU
@@ -223,12 +226,11 @@ class TokenTap(OutputProcessor):
                 if not _has_news(output):
                     continue
             else:
-                self._take(sequence, output, engine_core_timestamp or 0.0)
+                self._alone(sequence.running, self._take, sequence, output, engine_core_timestamp or 0.0)
             for_vllm.append(output)
         processed = super().process_outputs(for_vllm, engine_core_timestamp, iteration_stats, weight_version)
         self._end(processed.reqs_to_abort, FinishReason.STOP)
-        if self._hooks is not None:
-            self._hooks.on_step()
+        self._say_stepped()
         return processed
 
     def take_piped(self, step: PipedStep) -> None:
@@ -237,17 +239,9 @@ class TokenTap(OutputProcessor):
         is_observed = self._num_steps % ITL_STEPS == 0
         for output in step.outputs:
             sequence = self._sequences.get(output.request_id)
-            if sequence is None:  # it was stopped here
-                continue
-            state = self.request_states.get(output.request_id)
-            self._skipped.count(state, output, step.at, is_observed=is_observed and sequence.has_begun)
-            delta = _piped_delta(sequence.index, output)
-            if sequence.has_begun:
-                self._put(sequence, delta)
-            else:
-                sequence.early.append(delta)
-        if self._hooks is not None:
-            self._hooks.on_step()
+            if sequence is not None:  # otherwise it was stopped here
+                self._alone(sequence.running, self._take_piped, sequence, output, step.at, is_observed)
+        self._say_stepped()
 
     def abort_requests(self, request_ids: Any, internal: bool) -> list[str]:
         aborted = super().abort_requests(request_ids, internal)
@@ -258,7 +252,22 @@ class TokenTap(OutputProcessor):
         super().propagate_error(e)
         for running in list(self._running.values()):
             self.close(running)
-            running.sink.fail(self._hooks.translated(e) if self._hooks else e)
+            _fail(running, self._hooks.translated(e) if self._hooks else e)
+
+    def _alone(self, running: RunningRequest, act: Callable[..., None], *arguments: Any) -> None:
+        """Do something for one request. If it fails, so does this request: no other one may, nor vLLM's output loop."""
+        try:
+            act(*arguments)
+        except Exception as error:
+            logger.exception("request %s fails: its output cannot be passed on", running.request_id)
+            _fail(running, error)
+
+    def _say_stepped(self) -> None:
+        try:
+            if self._hooks is not None:
+                self._hooks.on_step()
+        except Exception:  # what it has not sent goes out with the next step
+            logger.exception("the outputs of a step were not sent")
 
     def _take(self, sequence: _Sequence, output: EngineCoreOutput, at: float) -> None:
         """Put an output that has taken vLLM's way into its sink, and after it what came too early."""
@@ -273,6 +282,15 @@ class TokenTap(OutputProcessor):
         early, sequence.early = sequence.early, []
         for delta in early:
             self._put(sequence, delta)
+
+    def _take_piped(self, sequence: _Sequence, output: PipedOutput, at: float, is_observed: bool) -> None:
+        state = self.request_states.get(output.request_id)
+        self._skipped.count(state, output, at, is_observed=is_observed and sequence.has_begun)
+        delta = _piped_delta(sequence.index, output)
+        if sequence.has_begun:
+            self._put(sequence, delta)
+        else:
+            sequence.early.append(delta)
 
     def _put(self, sequence: _Sequence, delta: TokenDelta) -> None:
         running = sequence.running
@@ -289,7 +307,7 @@ class TokenTap(OutputProcessor):
         """End sequences that the engine core has not ended."""
         for internal_id in internal_ids:
             if sequence := self._sequences.pop(internal_id, None):
-                self._put(sequence, TokenDelta(sequence.index, [], reason))
+                self._alone(sequence.running, self._put, sequence, TokenDelta(sequence.index, [], reason))
 
 
 class TapHooks(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,6 +321,14 @@ class TapHooks(msgspec.Struct, frozen=True, kw_only=True):
     """A prefill has ended with a handoff after its request was closed."""
     translated: Callable[[BaseException], BaseException]
     """Translates an error of vLLM for a request that runs."""
+
+
+def _fail(running: RunningRequest, error: BaseException) -> None:
+    """The reader of the sink stops the request in the engine."""
+    try:
+        running.sink.fail(error)
+    except Exception:
+        logger.exception("request %s has failed, and its reader was not told", running.request_id)
 
 
 def _ended_by_grammar(delta: TokenDelta) -> ServingError | None:

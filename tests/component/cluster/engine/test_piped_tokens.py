@@ -22,7 +22,8 @@ def a_step(number: int, num_tokens: int = 1) -> PipedStep:
 class Read:
     """What comes out of a pipe."""
 
-    def __init__(self) -> None:
+    def __init__(self, fails_on: PipedStep | None = None) -> None:
+        self._fails_on = fails_on
         self.steps: list[PipedStep] = []
         self.lost = asyncio.Event()
         self._changed = asyncio.Event()
@@ -30,6 +31,8 @@ class Read:
     def take(self, step: PipedStep) -> None:
         self.steps.append(step)
         self._changed.set()
+        if step == self._fails_on:
+            raise RuntimeError("a bug")
 
     async def until(self, num_steps: int) -> None:
         while len(self.steps) < num_steps:
@@ -99,6 +102,19 @@ async def test_what_is_no_step_ends_the_pipe() -> None:
         core.sendall(LENGTH.pack(3) + b"abc")
         await read.lost.wait()
     assert read.steps == []
+
+
+async def test_step_whose_taking_fails_ends_the_pipe_and_no_step_is_taken_twice() -> None:
+    """Answers that may lack a part of it must not go on as if they were whole."""
+    read = Read(fails_on=a_step(1))
+    with await connected(read) as core:
+        pipe = TokenPipe(core)
+        for number in range(3):  # the loop that reads does not run meanwhile
+            pipe.send(a_step(number))
+        await read.lost.wait()
+        pipe.send(a_step(3))
+        await asyncio.sleep(0)
+    assert read.steps == [a_step(0), a_step(1)]
 
 
 async def test_only_this_user_reaches_the_socket_and_its_name_goes_with_the_connection() -> None:

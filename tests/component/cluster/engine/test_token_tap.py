@@ -18,6 +18,7 @@ from cluster.engine_core.token_pipe import PipedOutput, PipedStep
 from cluster.errors import ConstraintFailed, ErrorMessage, InvalidRequest, Overloaded, WorkerFailed
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta
 from cluster.messages.ids import WorkerId
+from cluster.rpc.connection import ConnectionLost
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff
 
 NUM_TOKENS = 100
@@ -42,6 +43,24 @@ class Sink:
         return [token for delta in self.deltas for token in delta.token_ids]
 
 
+class BrokenSink(Sink):
+    """Takes a few deltas, and then raises, whatever it is given."""
+
+    def __init__(self, num_taken: int) -> None:
+        super().__init__()
+        self._num_left = num_taken
+
+    def put(self, delta: TokenDelta) -> None:
+        self._num_left -= 1
+        if self._num_left < 0:
+            raise ConnectionLost("the peer is gone")
+        super().put(delta)
+
+    def fail(self, error: BaseException) -> None:
+        super().fail(error)
+        raise ConnectionLost("the peer is gone")
+
+
 class Tapped:
     """A tap with requests, driven step by step."""
 
@@ -49,6 +68,7 @@ class Tapped:
         self.prompts: list[PromptTokenSources] = []
         self.orphans: list[str] = []
         self.num_steps = 0
+        self.step_error: Exception | None = None
         self.tap = TokenTap(OutputProcessor(None, log_stats=True))
         self.tap.attach(
             TapHooks(
@@ -63,9 +83,9 @@ class Tapped:
         self.num_observed = 0
 
     def add(
-        self, name: str, kv_transfer_params: dict[str, object] | None = None, **sampling: Any
+        self, name: str, kv_transfer_params: dict[str, object] | None = None, sink: Sink | None = None, **sampling: Any
     ) -> tuple[Sink, RunningRequest]:
-        sink = Sink()
+        sink = sink or Sink()
         params = SamplingParams(
             max_tokens=NUM_TOKENS, output_kind=RequestOutputKind.FINAL_ONLY, detokenize=False, **sampling
         )
@@ -99,6 +119,8 @@ class Tapped:
 
     def _on_step(self) -> None:
         self.num_steps += 1
+        if self.step_error is not None:
+            raise self.step_error
 
 
 def output(name: str, token: int, **fields: object) -> EngineCoreOutput:
@@ -236,6 +258,53 @@ def test_dead_engine_fails_all_that_run_in_our_terms() -> None:
     assert [str(sink.error) for sink in sinks] == ["out of memory"] * 2
     assert all(isinstance(sink.error, RuntimeError) for sink in sinks)
     assert tapped.tap.num_running == 0
+
+
+@pytest.mark.parametrize("num_taken", [0, 1, 2], ids=["first", "through the pipe", "last"])
+def test_reader_that_breaks_loses_its_own_request_alone(num_taken: int) -> None:
+    """The others get each token once, and vLLM's output loop, which would fail all of them, hears nothing of it."""
+    tapped = Tapped()
+    broken, _ = tapped.add("broken", sink=BrokenSink(num_taken))
+    whole, _ = tapped.add("whole")
+    names = ["broken", "whole"]
+    tapped.step(*map(first, names))
+    tapped.pipe(*(piped(name, 1) for name in names))
+    tapped.pipe(*(piped(name, 2, LAST) for name in names))
+    tapped.step(*(copy(name, finish_reason=LAST) for name in names))
+    assert (whole.token_ids, whole.error) == ([0, 1, 2], None)
+    assert broken.token_ids == [0, 1, 2][:num_taken]
+    assert isinstance(broken.error, ConnectionLost)
+    assert tapped.tap.find("broken") is not None, "it is there to be stopped in the engine"
+
+
+def test_reader_that_breaks_on_vllms_way_loses_its_own_request_alone() -> None:
+    tapped = Tapped()
+    broken, _ = tapped.add("broken", sink=BrokenSink(1), logprobs=1)
+    whole, _ = tapped.add("whole", logprobs=1)
+    names = ["broken", "whole"]
+    tapped.step(*map(first, names))
+    tapped.step(*(output(name, 1) for name in names))
+    tapped.step(*(output(name, 2, finish_reason=LAST) for name in names))
+    assert (broken.token_ids, whole.token_ids) == ([0], [0, 1, 2])
+    assert isinstance(broken.error, ConnectionLost)
+
+
+def test_dead_engine_fails_all_that_run_although_a_reader_breaks() -> None:
+    tapped = Tapped()
+    broken, _ = tapped.add("broken", sink=BrokenSink(0))
+    other, _ = tapped.add("other")
+    tapped.tap.propagate_error(ValueError("out of memory"))
+    assert (str(broken.error), str(other.error)) == ("out of memory", "out of memory")
+
+
+def test_step_that_cannot_be_sent_reaches_neither_vllms_loop_nor_the_pipe() -> None:
+    tapped = Tapped()
+    sink, _ = tapped.add("a")
+    tapped.step_error = ConnectionLost("the peer is gone")
+    tapped.step(first("a"))
+    tapped.pipe(piped("a", 1))
+    tapped.pipe(piped("a", 2, LAST))
+    assert (sink.token_ids, tapped.num_steps) == ([0, 1, 2], 3)
 
 
 def test_abort_ends_a_request_with_a_delta_that_says_so() -> None:
