@@ -77,7 +77,7 @@ class HandoffVerdict(StrEnum):
     PREFILL_WRONG = "prefill_wrong"
     """The prefill engine itself computes something else than both others."""
     UNCLEAR = "unclear"
-    """All three disagree, or there is no third."""
+    """All three disagree."""
 
     @property
     def is_strike(self) -> bool:

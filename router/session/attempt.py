@@ -168,7 +168,8 @@ class PlacementAttempt:
 
     async def _generated_anew(self, first: TokenDelta, check: HandoffCheck) -> TokenDelta:
         """Go on with a computation on the same worker that does not use the handoff, which also tells who was wrong.
-        Raises HandoffMismatch if it disagrees with both.
+        Raises HandoffMismatch if it disagrees with both. If it does not come, nobody is blamed: the client left, its
+        time is over, or the worker failed or had no place for it.
         """
         worker, anew = self._placement.generating, None
         try:
@@ -177,8 +178,9 @@ class PlacementAttempt:
             self.stream = self._ports.decode.generate(worker, self._timed(check.request_anew), None)
             anew = await self._deadline.within(anext(self.stream, None))
         finally:
-            verdict = check.judge(first, anew)
-        if anew is None or verdict is HandoffVerdict.UNCLEAR:
+            if anew is None:
+                check.drop_copy()
+        if anew is None or check.judge(first, anew) is HandoffVerdict.UNCLEAR:
             raise HandoffMismatch("the handoff was wrong", worker)
         self.check_finish(anew)
         return anew

@@ -7,15 +7,15 @@
 
 If the two are farther apart than the tolerance of the placement, the decode engine computes the request anew, without
 the handoff and without its caches. The answer comes from there, and its first step tells who was wrong
-(kvtransfer/verify.py). A wrong copy is dropped at once. The second wrong handoff of a pair convicts it: everything that
-the decode worker has from this prefill worker is dropped, and the prefill worker's own cache if that was wrong.
+(kvtransfer/verify.py). If that step does not come, nobody is blamed. A copy that is wrong, or that was not judged, is
+dropped at once. The second wrong handoff of a pair convicts it: everything that the decode worker has from this prefill
+worker is dropped, and the prefill worker's own cache if that was wrong.
 """
 
 import asyncio
 import logging
 import secrets
 from contextlib import aclosing
-from math import inf
 
 import msgspec
 
@@ -91,18 +91,16 @@ class HandoffCheck:
             cache_salt=f"{self._request.cache_salt or ''}{secrets.token_hex(16)}",
         )
 
-    def judge(self, copy: TokenDelta, anew: TokenDelta | None) -> HandoffVerdict | None:
+    def judge(self, copy: TokenDelta, anew: TokenDelta) -> HandoffVerdict | None:
         """Decide who was wrong, and have the wrong blocks dropped. `copy` and `anew`: the decode engine's first steps
-        with and without the handoff. `anew` is None if the second one never came. Returns None if there was nothing to
-        compare, which is no strike.
+        with and without the handoff. Returns None if there was nothing to compare, which is no strike.
         """
-        reference, observed = self._reference, copy.top_logprobs
-        if reference is None or observed is None:
-            self._ports.decode.forget(self._decode, PulledBlocks(self._handoff.worker, self._handoff.lease))
+        reference, observed, third = self._reference, copy.top_logprobs, anew.top_logprobs
+        if reference is None or observed is None or third is None:
+            self.drop_copy()
             return None
-        check, third = verify.distance(reference, observed), anew.top_logprobs if anew is not None else None
-        prefill = verify.distance(reference, third) if third else inf
-        copied = verify.distance(third, observed) if third else inf
+        check, prefill = verify.distance(reference, observed), verify.distance(reference, third)
+        copied = verify.distance(third, observed)
         verdict = verify.verdict(check, prefill, copied, self._terms.tolerance)
         logger.error(
             "request %s: %s and %s are %.2f nats apart, more than %.2f; without the handoff, %s is %.2f from the first "
@@ -121,6 +119,17 @@ class HandoffCheck:
         if verdict.is_strike:
             self._drop(verdict)
         return verdict
+
+    def drop_copy(self) -> None:
+        """Have the blocks of this handoff dropped, which may be wrong, and blame nobody."""
+        lender, lease = self._handoff.worker, self._handoff.lease
+        logger.warning(
+            "request %s: what %s has pulled from %s may be wrong, and nothing tells: it is dropped",
+            self._request.request_id,
+            self._decode,
+            lender,
+        )
+        self._ports.decode.forget(self._decode, PulledBlocks(lender, lease))
 
     def end(self) -> None:
         if self._generating is not None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cluster.errors import Overloaded, WorkerBusy, WorkerFailed, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, TokenLogprob
 from cluster.messages.ids import Path
 from cluster.messages.scheduler_events import HandoffChecked, HandoffVerdict
@@ -49,6 +50,12 @@ def verdicts(cluster: FakeCluster) -> list[tuple[HandoffVerdict, int]]:
     told = [event for event in cluster.scheduler.told if isinstance(event, HandoffChecked)]
     assert told == cluster.observer.checks
     return [(event.verdict, event.num_strikes) for event in told]
+
+
+def copies_of(cluster: FakeCluster, number: int) -> PulledBlocks:
+    """What the decode worker has pulled under the lease of one handoff."""
+    handoff = cluster.prefill.granted[number]
+    return PulledBlocks(handoff.worker, handoff.lease)
 
 
 @KINDS
@@ -104,8 +111,7 @@ async def test_third_opinion_answers_and_tells_who_was_wrong(
 async def test_first_strike_drops_the_wrong_copy_alone() -> None:
     cluster = a_cluster(copy=9.0)
     await read(cluster.session(PLAIN, verifies=True))
-    (handoff,) = cluster.prefill.granted
-    assert cluster.decode.forgotten == [("d0", PulledBlocks(handoff.worker, handoff.lease))]
+    assert cluster.decode.forgotten == [("d0", copies_of(cluster, 0))]
 
 
 async def test_first_strike_against_a_prefill_worker_drops_nothing() -> None:
@@ -190,26 +196,73 @@ async def test_request_goes_elsewhere_if_all_three_disagree(request_: GenerateRe
 
 
 @KINDS
-async def test_third_opinion_that_never_comes_is_a_strike_and_the_request_goes_on(request_: GenerateRequest) -> None:
+@pytest.mark.parametrize(
+    ("failure", "lost"),
+    [(WorkerUnreachable("gone", "d0"), ["d0"]), (WorkerBusy("full", "d0"), [])],
+    ids=["gone", "full"],
+)
+async def test_third_opinion_that_never_comes_blames_nobody_and_the_request_goes_on(
+    request_: GenerateRequest, failure: WorkerFailed, lost: list[str]
+) -> None:
     cluster = a_cluster(copy=9.0, num_workers=2)
-    cluster.decode.fails_without_handoff = gone("d0")
+    cluster.decode.fails_without_handoff = {"d0": failure}
+    cluster.decode.top_logprobs_of["d1"] = top(0.0)
     assert tokens(await read(cluster.session(request_, verifies=True))) == SERVED
-    assert verdicts(cluster)[0] == (UNCLEAR, 1)
-    assert cluster.scheduler.lost == ["d0"]
+    assert all(event.decode != "d0" for event in cluster.observer.checks)
+    assert ("d0", copies_of(cluster, 0)) in cluster.decode.forgotten
+    assert cluster.scheduler.lost == lost
     cluster.check_settled()
 
 
-async def test_client_that_leaves_before_the_third_opinion_leaves_a_strike() -> None:
-    """Or a wrong copy would stay in the cache of the decode worker."""
+async def test_third_opinion_that_does_not_come_in_time_blames_nobody() -> None:
     cluster = a_cluster(copy=9.0)
     cluster.decode.anew_gate.hold()
-    reader = asyncio.create_task(read(cluster.session(PLAIN, verifies=True)))
+    with pytest.raises(Overloaded):
+        await read(cluster.session(PLAIN, verifies=True, first_token_timeout_s=0.05))
+    assert verdicts(cluster) == []
+    assert cluster.decode.forgotten == [("d0", copies_of(cluster, 0))]
+    cluster.check_settled()
+
+
+async def test_third_opinion_without_log_probabilities_blames_nobody_and_is_the_answer() -> None:
+    cluster = a_cluster(copy=9.0)
+    cluster.decode.top_logprobs = None
+    assert tokens(await read(cluster.session(PLAIN, verifies=True))) == SERVED
+    assert verdicts(cluster) == []
+    assert cluster.decode.given[-1] == ("d0", None)
+    assert cluster.decode.forgotten == [("d0", copies_of(cluster, 0))]
+
+
+async def test_clients_that_leave_before_the_third_opinion_convict_nobody() -> None:
+    """What their handoffs brought is dropped, or a wrong copy would stay in the cache of the decode worker."""
+    cluster = a_cluster(copy=9.0)
+    cluster.decode.anew_gate.hold()
+    for number in range(3):
+        cluster.decode.anew_gate.reached.clear()
+        reader = asyncio.create_task(read(cluster.session(PLAIN, verifies=True)))
+        await cluster.decode.anew_gate.reached.wait()
+        reader.cancel()
+        await asyncio.wait([reader])
+        assert cluster.decode.forgotten[number:] == [("d0", copies_of(cluster, number))]
+    assert verdicts(cluster) == []
+    cluster.decode.anew_gate.open()
+    cluster.decode.top_logprobs_of_copies = top(0.0)
+    assert tokens(await read(cluster.session(PLAIN))) == SERVED
+    assert cluster.scheduler.paths == [PAIR] * 4
+    assert cluster.scheduler.num_charged == 0
+
+
+async def test_client_that_leaves_convicts_no_suspected_pair() -> None:
+    cluster = a_cluster(copy=9.0)
+    await read(cluster.session(PLAIN, verifies=True))
+    cluster.decode.anew_gate.hold()
+    cluster.decode.anew_gate.reached.clear()
+    reader = asyncio.create_task(read(cluster.session(PLAIN)))
     await cluster.decode.anew_gate.reached.wait()
     reader.cancel()
     await asyncio.wait([reader])
-    assert verdicts(cluster) == [(UNCLEAR, 1)]
-    assert len(cluster.decode.forgotten) == 1
-    cluster.check_settled()
+    assert verdicts(cluster) == [(COPY_WRONG, 1)]
+    assert cluster.decode.forgotten == [("d0", copies_of(cluster, number)) for number in range(2)]
 
 
 async def test_check_that_cannot_be_made_costs_nothing() -> None:
