@@ -13,6 +13,7 @@ is nowhere cached is dropped.
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
+from cluster.messages.ids import WorkerId
 from kvtransfer.handoff import PulledBlocks
 
 MAX_BLOCKS = 1 << 18
@@ -26,18 +27,33 @@ LOOKED_AT_PER_BLOCK = 2
 engine; one keeps entries of evicted blocks.
 """
 
+MAX_ORIGINS = 16
+"""Most handoffs that are told apart for one block. While a tier keeps a block that many requests share, each of them
+may pull it again. Beyond this number, the block is known by its lenders alone, and is dropped with any handoff of
+theirs; beyond as many lenders, with any handoff at all. More takes memory, some 70 bytes for each handoff of a block,
+and time of the engine's core with each pull; fewer drops more good blocks along with wrong ones.
+"""
+
 Origins = frozenset[PulledBlocks]
-"""Handoffs, each with its lease."""
+"""Handoffs. One without a lease stands for all handoffs of its lender."""
+
+_NONE = Origins()
+_ANY_LENDER = WorkerId("*")
+_ANY = Origins((PulledBlocks(_ANY_LENDER),))
+"""All handoffs of all lenders."""
 
 
 class BlockOrigins:
-    def __init__(self, is_cached: Callable[[bytes], bool], max_blocks: int = MAX_BLOCKS) -> None:
+    def __init__(
+        self, is_cached: Callable[[bytes], bool], max_blocks: int = MAX_BLOCKS, max_origins: int = MAX_ORIGINS
+    ) -> None:
         """`is_cached`: whether a cache of the engine has the block of a hash."""
         self._is_cached = is_cached
         self._max_blocks = max_blocks
+        self._max_origins = max_origins
         self._of: OrderedDict[bytes, Origins] = OrderedDict()
         """The handoffs that each block depends on. The entry that was looked at longest ago comes first."""
-        self._lost: set[str] = set()
+        self._lost: set[WorkerId] = set()
         """Lenders of which origins were lost."""
 
     def __len__(self) -> int:
@@ -45,18 +61,22 @@ class BlockOrigins:
 
     def pulled(self, hashes: Sequence[bytes], handoff: PulledBlocks) -> None:
         """These blocks are about to be pulled, or computed on top of what is pulled."""
-        origins = Origins((handoff,))
+        own = Origins((handoff,))
+        known, united = _NONE, own
         for one in hashes:
-            self._of[one] = self._of.get(one, Origins()) | origins
+            before = self._of.get(one, _NONE)
+            if before is not known:  # blocks of one prompt share most of their sets
+                known, united = before, self._united(before, own)
+            self._of[one] = united
         self._tidy(len(hashes))
 
     def finished(self, hashes: Sequence[bytes]) -> None:
         """A request with these blocks, in order, has ended."""
-        before, num_new = Origins(), 0
+        before, num_new = _NONE, 0
         for one in hashes:
             origins = self._of.get(one)
-            if origins is not None and not origins <= before:
-                before = before | origins
+            if origins is not None and origins is not before:
+                before = self._united(before, origins)
             if before:
                 self._of[one] = before
                 num_new += origins is None
@@ -66,7 +86,7 @@ class BlockOrigins:
         """All blocks that depend on these. `running`: the blocks of each request that has not ended. None if the origin
         of some is lost.
         """
-        if blocks.lender in self._lost:
+        if not self._lost.isdisjoint((blocks.lender, _ANY_LENDER)):
             return None
         found = {one for one, origins in self._of.items() if any(_is_part(origin, blocks) for origin in origins)}
         for hashes in running:
@@ -93,6 +113,18 @@ class BlockOrigins:
             _, origins = self._of.popitem(last=False)
             self._lost.update(origin.lender for origin in origins)
 
+    def _united(self, some: Origins, others: Origins) -> Origins:
+        """What depends on both, as precisely as MAX_ORIGINS allows."""
+        if others <= some:
+            return some
+        if some <= others:
+            return others
+        whole = {origin.lender for origin in some | others if origin.lease is None}
+        united = {origin for origin in some | others if origin.lease is None or origin.lender not in whole}
+        if len(united) > self._max_origins:
+            united = {PulledBlocks(origin.lender) for origin in united}
+        return _ANY if _ANY_LENDER in whole or len(united) > self._max_origins else Origins(united)
+
 
 def first_of(hashes: Sequence[bytes], blocks: set[bytes]) -> int | None:
     """Index of the first of these blocks in a request. None if the request has none."""
@@ -100,4 +132,6 @@ def first_of(hashes: Sequence[bytes], blocks: set[bytes]) -> int | None:
 
 
 def _is_part(handoff: PulledBlocks, blocks: PulledBlocks) -> bool:
-    return handoff.lender == blocks.lender and blocks.lease in (None, handoff.lease)
+    if handoff.lender == _ANY_LENDER:
+        return True
+    return handoff.lender == blocks.lender and (None in (handoff.lease, blocks.lease) or handoff.lease == blocks.lease)

@@ -74,7 +74,7 @@ def test_three_that_are_about_equally_far_apart_are_rounding(scale: float, parts
 
 
 @given(st.floats(TOLERANCE, 100) | st.just(math.inf))
-def test_nobody_is_blamed_without_a_third_opinion(check: float) -> None:
+def test_nobody_is_blamed_by_a_third_opinion_that_has_nothing_in_common_with_them(check: float) -> None:
     assert verdict(check, math.inf, math.inf, TOLERANCE) is HandoffVerdict.UNCLEAR
 
 
