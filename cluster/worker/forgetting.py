@@ -64,6 +64,9 @@ class Forgetting:
                 await self._forget(blocks)
             except ServingError as error:
                 self._on_failed(str(error))
+            except Exception as error:  # the other wishes must be worked on, too
+                logger.exception("cached blocks that are wrong were not dropped")
+                self._on_failed(f"wrong blocks were not dropped: {error!r}")
 
     async def _forget(self, blocks: PulledBlocks | None) -> None:
         if blocks is not None:
@@ -71,8 +74,8 @@ class Forgetting:
                 self._on_convicted(blocks.lender)
             try:
                 await self._engine.forget(blocks)
-            except ServingError as error:
-                logger.warning("all cached blocks are dropped: %s", error)
+            except Exception as error:  # also one that nobody has foreseen: the wrong blocks must go
+                logger.warning("all cached blocks are dropped: %r", error)
             else:
                 logger.warning("dropped what was pulled from %s: %s", blocks.lender, blocks.lease or "all of it")
                 return

@@ -27,6 +27,8 @@ class Worker:
         self.convicted: list[str] = []
         self.failures: list[str] = []
         self.knows_origins = self.can_empty = True
+        self.bug: Exception | None = None
+        """Raised by the next thing that it is asked for."""
         self.gate = asyncio.Event()
         self.gate.set()
         self.began = asyncio.Event()
@@ -48,6 +50,9 @@ class Worker:
         self.began.set()
         await self.gate.wait()
         self.did.append(blocks)
+        bug, self.bug = self.bug, None
+        if bug is not None:
+            raise bug
 
 
 async def done(worker: Worker, ingress: Connection) -> None:
@@ -105,6 +110,28 @@ async def test_worker_that_cannot_drop_wrong_blocks_is_replaced(worker: Worker, 
     ingress.post(FORGET, ONE)
     await done(worker, ingress)
     assert worker.failures == ["the engine died"]
+
+
+async def test_failure_that_nobody_has_foreseen_empties_the_whole_cache(worker: Worker, ingress: Connection) -> None:
+    worker.bug = RuntimeError("a bug")
+    ingress.post(FORGET, ONE)
+    await done(worker, ingress)
+    assert (worker.did, worker.failures) == ([ONE, None], [])
+
+
+async def test_failure_that_nobody_has_foreseen_keeps_no_other_wish_from_being_worked_on(
+    worker: Worker, ingress: Connection
+) -> None:
+    worker.gate.clear()
+    worker.bug = RuntimeError("a bug")
+    ingress.post(FORGET, None)
+    await asyncio.wait_for(worker.began.wait(), 5)
+    ingress.post(FORGET, ALL_OF_P0)
+    await ingress.call(ANSWER, None)
+    worker.gate.set()
+    await done(worker, ingress)
+    assert worker.did == [None, ALL_OF_P0]
+    assert len(worker.failures) == 1, "the worker is replaced: its cache may still have wrong blocks"
 
 
 async def test_many_wishes_at_once_cost_no_more_than_a_few(worker: Worker, ingress: Connection) -> None:
