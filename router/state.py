@@ -208,5 +208,5 @@ class RouterState:
         elif charge is not None and event.num_output_tokens is None:
             self._quarantine.left(event.digest, charge.runs_on, charge.num_engines_lost + 1, now)
         if charge is not None:
-            self._placer.learn(charge, event)
+            self._placer.learn(charge, event, now)
             self._charges.release(event.request_id, now)

@@ -4,6 +4,7 @@ The decode clock counts the steps in which every running request got a token. Th
 a step and from the worker's stall share: no message is sent for a token.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from math import inf
 from typing import Final, final
@@ -40,6 +41,7 @@ class RunningRequests:
         "has_short_steps",
         "last_step_s",
         "num_by_rank",
+        "num_by_tpot",
         "num_unknown",
         "unknown_context",
     )
@@ -53,6 +55,8 @@ class RunningRequests:
         """The running requests that this Scheduler has placed."""
         self.num_by_rank = [0] * NUM_CLASSES
         """Number of `charges`, by the rank of their class."""
+        self.num_by_tpot: dict[float, int] = {}
+        """The same by their TPOT objective, in seconds. Many requests have few objectives."""
         self.has_short_steps = False
         """The engine bounds its steps by the TPOT objectives of these requests."""
         self.num_unknown = 0
@@ -99,8 +103,7 @@ class RunningRequests:
     def binding_tpot_s(self) -> float:
         """The TPOT objective that bounds the engine's steps, in seconds; inf without requests."""
         if self._tpot_s is None:
-            objectives = [charge.slo_tpot_s for charge in self.charges.values()]
-            self._tpot_s = self._model.kind.bound.binding_tpot_s(objectives, self.last_step_s)
+            self._tpot_s = self._model.kind.bound.binding_tpot_s(self.num_by_tpot, self.last_step_s)
         return self._tpot_s
 
     def slack(self, now: float) -> DecodeSlack:
@@ -128,7 +131,7 @@ class RunningRequests:
         self._advance(now)
         copy = RunningRequests(self._model, stall_share, self._bias, now)
         copy.charges, copy.num_by_rank = dict(self.charges), list(self.num_by_rank)
-        copy.has_short_steps = self.has_short_steps
+        copy.num_by_tpot, copy.has_short_steps = dict(self.num_by_tpot), self.has_short_steps
         copy.num_unknown, copy.unknown_context = self.num_unknown, self.unknown_context
         copy.last_step_s, copy.crowded_step_s = self.last_step_s, self.crowded_step_s
         copy._steps, copy._context_base = self._steps, self._context_base
@@ -141,6 +144,7 @@ class RunningRequests:
         charge.first_at = now
         self.charges[charge.request_id] = charge
         self.num_by_rank[charge.rank] += 1
+        self.num_by_tpot[charge.slo_tpot_s] = self.num_by_tpot.get(charge.slo_tpot_s, 0) + 1
         self._context_base += charge.num_prompt - charge.start_step
 
     def leave(self, charge: Charge, now: float) -> bool:
@@ -150,6 +154,9 @@ class RunningRequests:
         self._advance(now)
         del self.charges[charge.request_id]
         self.num_by_rank[charge.rank] -= 1
+        self.num_by_tpot[charge.slo_tpot_s] -= 1
+        if not self.num_by_tpot[charge.slo_tpot_s]:
+            del self.num_by_tpot[charge.slo_tpot_s]
         self._context_base -= charge.num_prompt - charge.start_step
         if not self.charges:
             self._context_base = 0.0
@@ -179,6 +186,7 @@ class RunningRequests:
         assert self.last_step_s >= MIN_STEP_S
         for rank, number in enumerate(self.num_by_rank):
             assert number == sum(charge.rank == rank for charge in self.charges.values())
+        assert self.num_by_tpot == Counter(charge.slo_tpot_s for charge in self.charges.values())
         for request_id, charge in self.charges.items():
             assert charge.request_id == request_id
             assert charge.start_step <= self._steps

@@ -160,8 +160,8 @@ class WorkerState:
             return PromptSteps(most)
         bound, decode_s = self.model.kind.bound, self.running.crowded_step_s
         if self._crowded_tpot_s is None:
-            charges = [*self.running.charges.values(), *self.inbound.values()]
-            self._crowded_tpot_s = bound.binding_tpot_s([charge.slo_tpot_s for charge in charges], decode_s)
+            objectives = [*self.running.num_by_tpot, *[charge.slo_tpot_s for charge in self.inbound.values()]]
+            self._crowded_tpot_s = bound.binding_tpot_s(objectives, decode_s)
         times, running, most = self.model.times, self.running, max(1, min(most, num_new))
         steps = prompt_steps(times, bound, batch, decode_s, self._crowded_tpot_s, most, context_tokens)
         if not times.experts_s or not self.inbound or not running.charges:

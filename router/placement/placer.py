@@ -24,6 +24,12 @@ USUAL_SHARE: Final = 0.02
 """Share of itself by which one request moves the usual objectives of its class. Higher follows chance; lower learns
 late that traffic has changed.
 """
+LEARNED_PER_S: Final = 500.0
+"""Finished requests per second whose predictions are compared with how they came out, in the mean. Higher costs the
+Scheduler some 15 us for each; lower learns later what predictions lack.
+"""
+MOST_LEARNABLE: Final = 100.0
+"""Requests that are learnt from at once after few have finished. Higher and lower as above, in a rush."""
 GOOD_RISK: Final = 0.1
 """Risk and victims of the best worker of a shortlist up to which no other workers are looked at. Higher places worse in
 large pools under load; lower looks at all workers of a large pool for more of the requests.
@@ -43,6 +49,9 @@ class Placer:
         self._lengths = OutputLengths()
         self._priced: WorkersByPool | None = None
         """The sorted workers that `_kv_price` and `_demand` were computed with: they are as old as those lists."""
+        self._learnable = MOST_LEARNABLE
+        """Requests that may be learnt from at the time `_learned_at`."""
+        self._learned_at = 0.0
         self._num_busy = 0
         """Workers that have requests, counted with the sorted workers `_busy_of`: as old as those in a large pool."""
         self._busy_of: WorkersByPool | None = None
@@ -110,14 +119,19 @@ class Placer:
             moving_median(usual.tpot_s if usual else None, slo.tpot_s, USUAL_SHARE),
         )
 
-    def learn(self, charge: Charge, event: RequestClosed) -> None:
+    def learn(self, charge: Charge, event: RequestClosed, now: float) -> None:
         """Compare what was predicted for a finished request with how it came out."""
         if event.num_output_tokens is None:
             return
         key = (charge.tenant, charge.slo_class)
         self._lengths.add(key, round(event.num_output_tokens / charge.num_sequences))
         predicted = charge.placement.predicted
-        if predicted is not None and charge.attempt == 1:  # the times are those of all attempts
+        if predicted is None or charge.attempt > 1:  # the times are those of all attempts
+            return
+        self._learnable = min(MOST_LEARNABLE, self._learnable + LEARNED_PER_S * max(0.0, now - self._learned_at))
+        self._learned_at = max(now, self._learned_at)
+        if self._learnable >= 1.0:
+            self._learnable -= 1.0
             self._workers.models.bias.observe(predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)
 
     def _candidates_of(
