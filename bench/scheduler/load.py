@@ -4,11 +4,11 @@
 
 A Scheduler process (bench/scheduler/server.py) has one connection to each worker, half of which decode and have a link
 from each prefill worker, and one to each ingress. Each worker reports four times a second with samples of its steps.
-The first figure is the CPU time that the reports take without requests, and the second one beside open requests. Then
-requests come and end at a rate. The latency of a placement is that at the ingress. It includes the time of this
-process, which plays all ingresses. Another process (bench/scheduler/workers.py) plays the workers. At last, three times
-as many long prompts are asked for as the workers compute, so that two of three are refused. CPU times are those of the
-Scheduler process alone.
+The first figure is the CPU time that the reports take without requests, the second one beside open requests, and the
+third one with KV events as well. Then requests come and end at a rate. The latency of a placement is that at the
+ingress. It includes the time of this process, which plays all ingresses. Another process (bench/scheduler/workers.py)
+plays the workers. At last, three times as many long prompts are asked for as the workers compute, so that two of three
+are refused. CPU times are those of the Scheduler process alone.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from math import inf
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
@@ -34,8 +35,8 @@ import uvloop
 
 from bench.goals.scheduler_cost import missed
 from bench.goals.verdict import conclude
-from bench.placement import reports_of
-from bench.scheduler.workers import shared_counts
+from bench.placement import BLOCK, reports_of
+from bench.scheduler.workers import KEPT_BLOCKS, shared_counts
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.scheduler_outbox import SchedulerOutbox
 from cluster.messages.ids import Address, IngressId, RequestId, WorkerId
@@ -49,6 +50,8 @@ from cluster.scheduler_registry import SchedulerRecord
 
 INGRESSES = 16
 PROMPT_TOKENS = 512
+KV_BLOCKS_PER_S = 100_000
+"""KV blocks that all workers store per second in the part with KV events: prompts of 1.6 million tokens."""
 LONG_PROMPT_TOKENS = 8_000
 """Tokens of the prompts that overload the workers. One takes a worker some 0.8 s, by the samples of its steps."""
 ASKED_PER_S = 3.6
@@ -64,6 +67,8 @@ class Figures(NamedTuple):
     """CPUs that the reports take without requests."""
     busy: float
     """CPUs that the reports take beside open requests."""
+    storing: float
+    """CPUs that the reports and the KV events take beside them."""
     placed_per_s: float
     placing: float
     """CPUs beside that rate, reports included."""
@@ -76,6 +81,11 @@ class Figures(NamedTuple):
     """Placements beside them."""
     refusing: float
     """CPUs beside both, reports included."""
+
+    @property
+    def block_s(self) -> float:
+        """CPU seconds of the KV events of a block that comes and of one that goes."""
+        return max(0.0, self.storing - self.busy) / KV_BLOCKS_PER_S
 
     @property
     def placement_s(self) -> float:
@@ -95,6 +105,10 @@ class OpenCounts:
     def __init__(self, counts: memoryview, workers: list[WorkerId]) -> None:
         self._counts = counts
         self._places = {worker: place for place, worker in enumerate(workers)}
+
+    def send_kv_events(self, blocks_per_s: int) -> None:
+        """Have the workers send KV events of so many stored blocks per second, all of them together."""
+        self._counts[-1] = blocks_per_s
 
     def add(self, worker: WorkerId, number: int) -> None:
         self._counts[self._places[worker]] += number
@@ -125,7 +139,7 @@ class Ingress:
         request = PlacementRequest(
             request_id=RequestId(f"r{number}"),
             num_prompt_tokens=num_prompt,
-            block_hashes=new_hashes(),
+            block_hashes=new_hashes(num_prompt),
             max_output_tokens=1000,
         )
         self._outbox.asks(request)
@@ -153,9 +167,9 @@ class Ingress:
         self._connection.post(EVENTS, self._outbox.put(event, 0.0))
 
 
-def new_hashes() -> list[bytes]:
+def new_hashes(num_prompt: int) -> list[bytes]:
     """Of a prompt that nobody has sent before."""
-    drawn = random.randbytes(8 * (PROMPT_TOKENS // 16))
+    drawn = random.randbytes(8 * (num_prompt // BLOCK))
     return [drawn[at : at + 8] for at in range(0, len(drawn), 8)]
 
 
@@ -183,7 +197,7 @@ async def first_line_of(process: Process) -> bytes:
 async def measure(num_workers: int, num_open: int, rate: float) -> Figures:
     async with AsyncExitStack() as stack:
         counted = Path(stack.enter_context(TemporaryDirectory())) / "open"
-        counted.write_bytes(bytes(4 * num_workers))
+        counted.write_bytes(bytes(4 * (num_workers + 1)))
         scheduler = await stack.enter_async_context(child("bench.scheduler.server"))
         address = msgspec.json.decode(await first_line_of(scheduler), type=Address)
         as_json = msgspec.json.encode(address).decode()
@@ -216,6 +230,9 @@ async def measured(
     gc.collect()
     gc.freeze()
     busy = await cpus()
+    open_on.send_kv_events(KV_BLOCKS_PER_S)
+    storing = await cpus(after_s=KEPT_BLOCKS * num_workers / KV_BLOCKS_PER_S)
+    open_on.send_kv_events(0)
     latencies.clear()
     placing = asyncio.create_task(cpus())
     num_placed = await turn_over(ingresses, opened, rate, placing)
@@ -225,6 +242,7 @@ async def measured(
     return Figures(
         idle,
         busy,
+        storing,
         num_placed / SAMPLED_S,
         await placing,
         1e3 * percentiles[49],
@@ -318,13 +336,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=1000, help="workers (default: 1000)")
     parser.add_argument("--open", type=int, default=60_000, help="open requests (default: 60000)")
-    parser.add_argument("--rate", type=float, default=2000.0, help="placements per second (default: 2000)")
+    parser.add_argument("--rate", type=float, default=6000.0, help="placements per second to ask for (default: 6000)")
     asked = parser.parse_args()
     establish_secret(lambda own: own)
     figures = uvloop.run(measure(asked.workers, asked.open, asked.rate))
     print(f"{asked.workers} workers, {asked.open} open requests, {INGRESSES} ingresses; CPUs of the Scheduler process")
     print(f"  reports alone                 {figures.idle:6.2f}")
     print(f"  reports beside open requests  {figures.busy:6.2f}")
+    per_block = f"{1e6 * figures.block_s:.1f} us for a block that comes and one that goes, {KV_BLOCKS_PER_S}/s"
+    print(f"  and KV events                 {figures.storing:6.2f}: {per_block}")
     print(f"  {figures.placed_per_s:6.0f} placements/s, reports   {figures.placing:6.2f}")
     print(f"  latency of a placement        {figures.p50_ms:6.2f} ms at p50, {figures.p99_ms:.2f} ms at p99")
     print(
@@ -333,7 +353,7 @@ def main() -> None:
     )
     refusal_us, placement_us = 1e6 * figures.refusal_s, 1e6 * figures.placement_s
     print(f"  CPU time of a refusal         {refusal_us:6.0f} us; of a placement with its events {placement_us:.0f} us")
-    share = refusal_us / placement_us if placement_us else 0.0
+    share = refusal_us / placement_us if placement_us else inf
     conclude(missed(figures.busy, figures.placed_per_s, figures.p99_ms, share))
 
 

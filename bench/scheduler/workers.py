@@ -10,6 +10,7 @@ import asyncio
 import mmap
 import random
 import sys
+from collections import deque
 from pathlib import Path
 
 import msgspec
@@ -18,11 +19,12 @@ import uvloop
 from bench.placement import reports_of, with_samples
 from cluster.clients.report_deltas import ReportDeltas
 from cluster.messages.ids import Address
+from cluster.messages.kv_events import KEY_BYTES, KvChange, KvEvents, KvTier
 from cluster.messages.reports import REPORT_INTERVAL_S, WorkerLoad, WorkerReport
 from cluster.network.open_files import allow_open_files
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.listener import MAX_OPEN_FILES, connect
-from cluster.rpc.protocol import REPORT
+from cluster.rpc.protocol import KV_EVENTS, REPORT
 
 VARIANTS = 8
 """Reports that a worker sends in turn, each with samples of its own. More teaches the latency model more; fewer takes
@@ -30,11 +32,19 @@ less time to make.
 """
 
 
+KEPT_BLOCKS = 500
+"""KV blocks that a worker caches. From then on as many blocks leave its cache as come. More takes longer until then;
+fewer makes the index smaller.
+"""
+
+
 class ReportingWorker:
-    """One worker that reports."""
+    """One worker that reports, and sends KV events."""
 
     def __init__(self, connection: Connection, report: WorkerReport, place: int, counts: memoryview) -> None:
-        """`counts` has the open requests of this worker at `place`."""
+        """`counts` has the open requests of this worker at `place`, and the blocks per second of all workers at the
+        end.
+        """
         self._connection = connection
         self._chance = random.Random(report.worker)
         self._reports = [with_samples(report, self._chance) for _ in range(VARIANTS)]
@@ -42,12 +52,17 @@ class ReportingWorker:
         self._counts = counts
         self._place = place
         self._number = 0
+        self._num_messages = 0
+        self._blocks: deque[bytes] = deque()
+        """Those that it caches, the oldest first."""
 
     async def report(self) -> None:
         self._number += 1
         number_open = self._counts[self._place]
         load = WorkerLoad(num_running=number_open, num_open=number_open)
-        report = msgspec.structs.replace(self._reports[self._number % VARIANTS], load=load)
+        through = self._num_messages or None
+        variant = self._reports[self._number % VARIANTS]
+        report = msgspec.structs.replace(variant, load=load, kv_events_through=through)
         delta = self._deltas.delta(report)
         reply = await self._connection.call(REPORT, delta)
         if reply.wants_standing:
@@ -58,13 +73,29 @@ class ReportingWorker:
         await asyncio.sleep(self._chance.uniform(0, REPORT_INTERVAL_S))
         while True:
             await self.report()
+            per_s = self._counts[-1]
+            if per_s:
+                self._send_kv_events(round(per_s * REPORT_INTERVAL_S / (len(self._counts) - 1)))
             await asyncio.sleep(REPORT_INTERVAL_S)
+
+    def _send_kv_events(self, number: int) -> None:
+        """So many blocks have come into the cache, and the oldest have left it."""
+        drawn = self._chance.randbytes(KEY_BYTES * number)
+        stored = [drawn[at : at + KEY_BYTES] for at in range(0, len(drawn), KEY_BYTES)]
+        self._blocks += stored
+        removed = [self._blocks.popleft() for _ in range(len(self._blocks) - KEPT_BLOCKS)]
+        changes = [KvChange(KvTier.GPU, True, stored), KvChange(KvTier.GPU, False, removed)]
+        self._num_messages += 1
+        message = KvEvents(self._reports[0].worker, self._num_messages, self._num_messages == 1, True, changes)
+        self._connection.post(KV_EVENTS, message)
 
 
 def shared_counts(file: Path, num_workers: int) -> memoryview:
-    """An integer for each worker, which the processes of the bench share."""
+    """The open requests of each worker, and the KV blocks per second that all workers store. The processes of the bench
+    share them.
+    """
     with file.open("r+b") as opened:
-        return memoryview(mmap.mmap(opened.fileno(), 4 * num_workers)).cast("i")
+        return memoryview(mmap.mmap(opened.fileno(), 4 * (num_workers + 1))).cast("i")
 
 
 async def run(address: Address, num_workers: int, counts: memoryview) -> None:
