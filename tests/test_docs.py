@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from api.wire.response_headers import EXPOSED
+from cluster.config.engine_arguments import BATON_SETS, HASHED_ALIKE, LIKE_THE_OTHER_POOL, RULED
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -40,6 +41,12 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 def test_headers_that_a_web_page_may_read_are_listed() -> None:
     listing = (ROOT / "docs/edge.md").read_text().partition("let them read the headers")[2].partition(". ")[0]
     assert set(re.findall(r"`([a-z-]+)`", listing)) == set(EXPOSED)
+
+
+def test_page_of_models_names_each_engine_argument_that_is_refused() -> None:
+    listing = (ROOT / "docs/models.md").read_text().partition("## Engine arguments that are refused")[2]
+    named = set(re.findall(r"`(\w+)`", listing.partition("\n## ")[0]))
+    assert {*BATON_SETS, *HASHED_ALIKE, *RULED, *LIKE_THE_OTHER_POOL} - named == set()
 
 
 def anchors(page: Path) -> set[str]:
