@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from api.wire.response_headers import EXPOSED
+from cluster.cli.main import argument_parser
 from cluster.config.engine_arguments import BATON_SETS, HASHED_ALIKE, LIKE_THE_OTHER_POOL, RULED
+from cluster.metrics import scrape
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -47,6 +49,23 @@ def test_page_of_models_names_each_engine_argument_that_is_refused() -> None:
     listing = (ROOT / "docs/models.md").read_text().partition("## Engine arguments that are refused")[2]
     named = set(re.findall(r"`(\w+)`", listing.partition("\n## ")[0]))
     assert {*BATON_SETS, *HASHED_ALIKE, *RULED, *LIKE_THE_OTHER_POOL} - named == set()
+
+
+def test_table_of_packages_has_each_command_in_the_order_of_the_help() -> None:
+    commands = re.findall(r"(?m)^    (\w+)  ", argument_parser().format_help())
+    (row,) = re.findall(
+        r"(?m)^\| `cluster/cli/` \| the `baton` command: (.*) \|$", (ROOT / "ARCHITECTURE.md").read_text()
+    )
+    assert re.findall(r"`(\w+)`", row) == commands
+
+
+@pytest.mark.parametrize(
+    "name", sorted(family.name for family in scrape("", "").families if family.name.startswith("baton_"))
+)
+def test_each_metric_is_in_a_page(name: str) -> None:
+    """As Prometheus shows it: a counter with its suffix."""
+    shown = re.compile(rf"`{name}(_total)?[`{{]")
+    assert [page.name for page in PAGES if shown.search(page.read_text())] != []
 
 
 def anchors(page: Path) -> set[str]:
