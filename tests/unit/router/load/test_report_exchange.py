@@ -82,7 +82,11 @@ FULL_REPORT = WorkerReport(
 )
 """A report whose every field has another value than its default. Its version is the first that a worker sends."""
 FULL_REPLY = ReportReply(
-    link=LinkOrder(WorkerId("p1"), measures=True), gone=(WorkerId("p2"),), wants_kv_snapshot=True, wants_requests=True
+    link=LinkOrder(WorkerId("p1"), measures=True),
+    gone=(WorkerId("p2"),),
+    wants_kv_snapshot=True,
+    wants_requests=True,
+    kv_events_every_s=0.5,
 )
 """A reply of the same kind."""
 
