@@ -8,6 +8,7 @@ import pytest
 from api.wire.response_headers import EXPOSED
 from cluster.cli.main import argument_parser
 from cluster.config.engine_arguments import BATON_SETS, HASHED_ALIKE, LIKE_THE_OTHER_POOL, RULED
+from cluster.messages.views import QueuedRequest
 from cluster.metrics import scrape
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,6 +44,11 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 def test_headers_that_a_web_page_may_read_are_listed() -> None:
     listing = (ROOT / "docs/edge.md").read_text().partition("let them read the headers")[2].partition(". ")[0]
     assert set(re.findall(r"`([a-z-]+)`", listing)) == set(EXPOSED)
+
+
+def test_table_of_the_queue_has_each_field() -> None:
+    table = (ROOT / "docs/slo.md").read_text().partition("`GET /baton/queue` lists")[2].partition("\n## ")[0]
+    assert set(QueuedRequest.__struct_fields__) <= set(re.findall(r"`(\w+)`", table))
 
 
 def test_page_of_models_names_each_engine_argument_that_is_refused() -> None:
