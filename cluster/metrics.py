@@ -85,6 +85,11 @@ ATTEMPTS = Counter(
 PAUSES = Counter(
     "baton_pauses", "Pauses of closed requests, which gave their room to requests of a higher class.", ["slo_class"]
 )
+PAUSES_ASKED = Counter(
+    "baton_pauses_asked",
+    "Pauses that the Scheduler has asked ingresses for. A request that ends, fails or moves first does not pause.",
+    ["slo_class"],
+)
 LEASES_OPEN = Gauge("baton_leases_open", "Leases whose KV blocks this prefill worker keeps, by state.", ["state"])
 LEASES_ENDED = Counter(
     "baton_leases_ended", "Leases whose KV blocks this prefill worker has freed, by how the lease ended.", ["how"]
@@ -131,6 +136,11 @@ INDEX_BLOCKS = Gauge(
     "baton_prefix_index_blocks", "Different KV blocks that the Scheduler knows to be cached by a worker."
 )
 INDEX_EXACT = Gauge("baton_prefix_index_exact_workers", "Workers whose caches the Scheduler knows exactly.")
+HOLDS = Gauge(
+    "baton_hold_seconds",
+    "Length of each hold that lasts: an ingress gets no placement on a worker that it could not reach.",
+    ["ingress", "worker"],
+)
 QUEUE = Gauge("baton_queue_requests", "Requests that wait in the Scheduler for a placement.")
 PLACEMENTS = Counter(
     "baton_placements",
@@ -156,12 +166,12 @@ REQUEST_ERROR = Gauge(
 )
 LINK_LATENCY = Gauge(
     "baton_link_latency_seconds",
-    "Seconds of an empty handoff over a link, measured by the start-up probe.",
+    "Seconds of an empty handoff over a link, as measured over one link of its class.",
     ["prefill", "decode"],
 )
 LINK_BANDWIDTH = Gauge(
     "baton_link_bytes_per_second",
-    "Bytes of KV blocks per second over a link, measured by the start-up probe.",
+    "Bytes of KV blocks per second over a link, as measured over one link of its class.",
     ["prefill", "decode"],
 )
 

@@ -37,9 +37,9 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     more.
     """
     outage_wait_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0
-    """Time that a request, or a stream that has begun, may wait while no worker lives, or after its worker failed while
-    no other has room for it, in seconds. Then the request is refused. Shorter refuses requests that a restarted worker
-    would serve; longer keeps clients waiting for a worker that does not come.
+    """Time that a request, or a stream that has begun, may wait while no worker lives, or after its worker failed or it
+    was paused while none has room for it, in seconds. Then the request is refused. Shorter refuses requests that a
+    restarted worker would serve; longer keeps clients waiting for a worker that does not come.
     """
 
     def resolve(self, isolated_prefill_s: float, ttft_s: float | None = None, tpot_s: float | None = None) -> Slo:

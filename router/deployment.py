@@ -49,21 +49,29 @@ class Scheduler:
         self._closing = asyncio.create_task(self._listener.close())
 
     async def scrape(self) -> metrics.Scrape:
-        view = self._state.view(asyncio.get_running_loop().time())
-        metrics.WORKERS.labels("prefill").set(view.num_prefill)
-        metrics.WORKERS.labels("decode").set(view.num_decode)
-        metrics.LINKS.set(view.num_links)
-        metrics.PLACED.clear()  # drops workers that are gone
-        for worker in view.workers:
-            metrics.PLACED.labels(worker.pool, worker.worker).set(worker.num_placed)
-        metrics.set_link_speeds(view)
-        metrics.INDEX_BLOCKS.set(self._state.index.num_blocks)
-        metrics.INDEX_EXACT.set(sum(self._state.index.is_exact(worker.worker) for worker in view.workers))
-        metrics.QUEUE.set(self._state.num_waiting)
-        for (prefill, decode), tolerance in self._state.trust.tolerances().items():
-            metrics.TOLERANCE.labels(prefill, decode).set(tolerance)
-        _export_errors(self._state.models)
+        export(self._state, asyncio.get_running_loop().time())
         return metrics.scrape("scheduler", own_worker_id())
+
+
+def export(state: RouterState, now: float) -> None:
+    """Set the metrics that show what the Scheduler knows now. What happens is counted where it happens."""
+    view = state.view(now)
+    metrics.WORKERS.labels("prefill").set(view.num_prefill)
+    metrics.WORKERS.labels("decode").set(view.num_decode)
+    metrics.LINKS.set(view.num_links)
+    metrics.PLACED.clear()  # drops workers that are gone
+    for worker in view.workers:
+        metrics.PLACED.labels(worker.pool, worker.worker).set(worker.num_placed)
+    metrics.set_link_speeds(view)
+    metrics.HOLDS.clear()  # drops holds that are over
+    for held in state.suspects.held(now):
+        metrics.HOLDS.labels(held.ingress, held.worker).set(held.seconds)
+    metrics.INDEX_BLOCKS.set(state.index.num_blocks)
+    metrics.INDEX_EXACT.set(sum(state.index.is_exact(worker.worker) for worker in view.workers))
+    metrics.QUEUE.set(state.num_waiting)
+    for (prefill, decode), tolerance in state.trust.tolerances().items():
+        metrics.TOLERANCE.labels(prefill, decode).set(tolerance)
+    _export_errors(state.models)
 
 
 def _export_errors(models: LatencyModels) -> None:

@@ -5,7 +5,7 @@ and in the simulator. The clock is the event loop's.
 import asyncio
 from collections.abc import Callable
 
-from cluster.messages.ids import IngressId, RequestId, WorkerId
+from cluster.messages.ids import IngressId, RequestId, SloClass, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta, ReportReply, WorkerReport
@@ -28,7 +28,7 @@ class PendingPlacements:
         self._decides_at = float("inf")
         """When the timer is due. Handles of uvloop have no method for it."""
         self._decided_at = float("-inf")
-        self.on_pause: Callable[[IngressId | None, Pause], None] = _ignore
+        self.on_pause: Callable[[IngressId | None, Pause, SloClass], None] = _ignore
         """Called for each request whose ingress is to be asked to pause it. Must not raise."""
 
     async def place(self, request: PlacementRequest, ingress: IngressId | None = None) -> Placement | Rejection:
@@ -93,8 +93,8 @@ class PendingPlacements:
         self.keep_open(ingress, frozenset())
 
     def _send_pauses(self) -> None:
-        for ingress, pause in self.state.take_pauses():
-            self.on_pause(ingress, pause)
+        for ingress, pause, slo_class in self.state.take_pauses():
+            self.on_pause(ingress, pause, slo_class)
 
     def _withdraw(self, request_id: RequestId) -> None:
         """No caller waits for this answer any more."""
@@ -135,5 +135,5 @@ class PendingPlacements:
             self._decide_at(max(next_at, now + DECIDE_INTERVAL_S))
 
 
-def _ignore(ingress: IngressId | None, pause: Pause) -> None:
+def _ignore(ingress: IngressId | None, pause: Pause, slo_class: SloClass) -> None:
     """Nobody is to be asked."""

@@ -14,7 +14,7 @@ import msgspec
 
 from cluster import metrics
 from cluster.errors import ServingError
-from cluster.messages.ids import Address, IngressId, WorkerId
+from cluster.messages.ids import Address, IngressId, SloClass, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta
@@ -87,11 +87,13 @@ class SchedulerService:
         answer = self.pending.ask(request, ingress)
         return _counted_later(answer, asked_at) if isinstance(answer, asyncio.Future) else _counted(answer, asked_at)
 
-    def _ask_to_pause(self, ingress: IngressId | None, pause: Pause) -> None:
+    def _ask_to_pause(self, ingress: IngressId | None, pause: Pause, slo_class: SloClass) -> None:
         """An ingress that cannot be reached now is not asked again: the request then runs to its end."""
         connection = self._ingresses.connection_of(ingress) if ingress is not None else None
         if isinstance(connection, Connection) and connection.is_open:
             connection.post(PAUSE, pause)
+            metrics.PAUSES_ASKED.labels(slo_class).inc()
+            logger.debug("ingress %s is asked to pause request %s of class %s", ingress, pause.request_id, slo_class)
 
     def _open_requests(self, connection: Connection, message: OpenRequests) -> None:
         if self._ingresses.introduced(message, connection):
@@ -101,9 +103,21 @@ class SchedulerService:
         ingress = self._ingresses.speaking(connection)
         for event in self._ingresses.take(connection, message):
             self.pending.tell(event, ingress)
+        self._log_holds(connection)
         if connection not in self._acknowledging:
             self._acknowledging.add(connection)
             asyncio.get_running_loop().call_later(ACKNOWLEDGE_S, self._acknowledge, connection)
+
+    def _log_holds(self, connection: Connection) -> None:
+        """Log the holds that the events of a connection have begun."""
+        for held in self.pending.state.suspects.take_new():
+            logger.info(
+                "ingress %s (%s) could not reach worker %s, and gets no placement there for %.0f s",
+                held.ingress,
+                connection.peer,
+                held.worker,
+                held.seconds,
+            )
 
     def _acknowledge(self, connection: Connection) -> None:
         self._acknowledging.discard(connection)

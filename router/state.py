@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final, assert_never, final
 
 from cluster.config.scheduler import MAX_INDEXED_BLOCKS
-from cluster.messages.ids import Address, IngressId, RequestId, WorkerId
+from cluster.messages.ids import Address, IngressId, RequestId, SloClass, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import ReportReply, WorkerReport
@@ -68,6 +68,8 @@ class RouterState:
         """The prefix index, for metrics."""
         self.trust = self._workers.trust
         """What verified handoffs have shown, for metrics."""
+        self.suspects = self._workers.suspects
+        """The workers that ingresses cannot reach, for metrics and the log."""
         self.exchange = ReportExchange(self._workers)
         """The reports as they are sent."""
         self._charges = Charges(self._workers.by_id)
@@ -131,12 +133,12 @@ class RouterState:
         """Answers to requests that have waited, in the order of service."""
         return self._admission.decide(now)
 
-    def take_pauses(self) -> list[tuple[IngressId | None, Pause]]:
-        """The requests that are to pause, with the ingresses that must be asked. To be called after `place` and
-        `decide`; each pause is given once.
+    def take_pauses(self) -> list[tuple[IngressId | None, Pause, SloClass]]:
+        """The requests that are to pause, with the ingresses that must be asked, and their classes. To be called after
+        `place` and `decide`; each pause is given once.
         """
         asked = self._admission.preemption.take_asked()
-        return [(charge.ingress, Pause(charge.request_id, charge.attempt)) for charge in asked]
+        return [(charge.ingress, Pause(charge.request_id, charge.attempt), charge.slo_class) for charge in asked]
 
     def next_decision_at(self) -> float | None:
         """When `decide` has something to do even if no event comes. None if no request waits."""

@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 
 from api.wire.response_headers import EXPOSED
+from cluster.cli.main import argument_parser
+from cluster.config.engine_arguments import BATON_SETS, HASHED_ALIKE, LIKE_THE_OTHER_POOL, RULED
+from cluster.messages.views import QueuedRequest
+from cluster.metrics import scrape
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -40,6 +44,34 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 def test_headers_that_a_web_page_may_read_are_listed() -> None:
     listing = (ROOT / "docs/edge.md").read_text().partition("let them read the headers")[2].partition(". ")[0]
     assert set(re.findall(r"`([a-z-]+)`", listing)) == set(EXPOSED)
+
+
+def test_table_of_the_queue_has_each_field() -> None:
+    table = (ROOT / "docs/slo.md").read_text().partition("`GET /baton/queue` lists")[2].partition("\n## ")[0]
+    assert set(QueuedRequest.__struct_fields__) <= set(re.findall(r"`(\w+)`", table))
+
+
+def test_page_of_models_names_each_engine_argument_that_is_refused() -> None:
+    listing = (ROOT / "docs/models.md").read_text().partition("## Engine arguments that are refused")[2]
+    named = set(re.findall(r"`(\w+)`", listing.partition("\n## ")[0]))
+    assert {*BATON_SETS, *HASHED_ALIKE, *RULED, *LIKE_THE_OTHER_POOL} - named == set()
+
+
+def test_table_of_packages_has_each_command_in_the_order_of_the_help() -> None:
+    commands = re.findall(r"(?m)^    (\w+)  ", argument_parser().format_help())
+    (row,) = re.findall(
+        r"(?m)^\| `cluster/cli/` \| the `baton` command: (.*) \|$", (ROOT / "ARCHITECTURE.md").read_text()
+    )
+    assert re.findall(r"`(\w+)`", row) == commands
+
+
+@pytest.mark.parametrize(
+    "name", sorted(family.name for family in scrape("", "").families if family.name.startswith("baton_"))
+)
+def test_each_metric_is_in_a_page(name: str) -> None:
+    """As Prometheus shows it: a counter with its suffix."""
+    shown = re.compile(rf"`{name}(_total)?[`{{]")
+    assert [page.name for page in PAGES if shown.search(page.read_text())] != []
 
 
 def anchors(page: Path) -> set[str]:

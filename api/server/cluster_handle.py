@@ -23,14 +23,16 @@ class ClusterHandle:
         scheduling: SchedulerFailover,
         scheduler: SchedulerClient,
         deployments: list[Deployment],
-        metrics_max_age_s: float,
+        max_age_s: float,
     ) -> None:
-        """Must run while the replica starts (`connected_handles`)."""
+        """Must run while the replica starts (`connected_handles`). `max_age_s`: age up to which a page of metrics, the
+        links and the queue are given again: each costs other processes time, however many ask for it.
+        """
         self._deployments = connected_handles(deployments)
         self._readiness = SharedAnswer(scheduling.readiness, REPORT_INTERVAL_S)
-        self._view = SharedAnswer(scheduler.view, REPORT_INTERVAL_S)
-        self._queue = SharedAnswer(scheduler.queue, REPORT_INTERVAL_S)
-        self._metrics_page = SharedAnswer(lambda: metrics_page_of(self._deployments), metrics_max_age_s)
+        self._view = SharedAnswer(scheduler.view, max_age_s)
+        self._queue = SharedAnswer(scheduler.queue, max_age_s)
+        self._metrics_page = SharedAnswer(lambda: metrics_page_of(self._deployments), max_age_s)
 
     async def readiness(self) -> Readiness:
         return await self._readiness.get()

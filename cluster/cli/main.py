@@ -94,6 +94,11 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def main() -> None:
+    arguments = argument_parser().parse_args()
+    sys.exit(arguments.run(arguments))
+
+
+def argument_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="baton", description="Disaggregated prefill/decode LLM serving on Ray and vLLM."
     )
@@ -116,9 +121,9 @@ def main() -> None:
     probe = commands.add_parser(
         "probe",
         help="show how KV blocks travel in a running service, and how fast",
-        description="Shows each pair of a prefill and a decode worker with the latency and bandwidth that the start-up "
-        "probe measured, and the transport settings of each worker. Ends with 1 if the service does not answer or has "
-        "no proved link.",
+        description="Shows each pair of a prefill and a decode worker with the latency and bandwidth of its link, and "
+        "the transport settings of each worker. Of each class of links, one is measured while its workers have no "
+        "requests. Ends with 1 if the service does not answer or has no proved link.",
     )
     probe.add_argument("--url", default="http://127.0.0.1:8000", help="address of the service (default: %(default)s)")
     probe.add_argument("--json", action="store_true", help="print the answer of GET /baton/links")
@@ -128,8 +133,7 @@ def main() -> None:
     safety.add_parser(commands)
     compiler.add_parser(commands)
     simulate.add_parser(commands)
-    arguments = parser.parse_args()
-    sys.exit(arguments.run(arguments))
+    return parser
 
 
 def _serve(arguments: argparse.Namespace) -> int:

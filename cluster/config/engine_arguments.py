@@ -18,7 +18,7 @@ class Ruled(msgspec.Struct, frozen=True):
     """Why other values cannot work, and what to do instead."""
 
 
-_BATON_SETS = frozenset(
+BATON_SETS = frozenset(
     {
         "disable_log_stats",
         "kv_events_config",
@@ -32,7 +32,7 @@ _BATON_SETS = frozenset(
     }
 )
 """Engine arguments that Baton sets itself."""
-_HASHED_ALIKE = frozenset({"block_size", "prefix_match_unit"})
+HASHED_ALIKE = frozenset({"block_size", "prefix_match_unit"})
 """Engine arguments on which the hashes of KV blocks depend. The ingress and all engines must have the same values, so a
 pool cannot set them.
 """
@@ -43,7 +43,7 @@ _NO_STAGES = (
 )
 _NO_ADAPTERS = "no request can name a LoRA adapter: merge the adapter into the model and serve that"
 _TEXT_ONLY = "the ingress takes text only, so engines get no images, videos or audio: leave it out"
-_RULED: dict[str, Ruled] = {
+RULED: dict[str, Ruled] = {
     "nnodes": Ruled((1,), _ONE_MACHINE),
     "node_rank": Ruled((0,), _ONE_MACHINE),
     "distributed_executor_backend": Ruled((None, "mp", "uni"), f'{_ONE_MACHINE}: use "mp" or "uni"'),
@@ -70,7 +70,7 @@ _RULED: dict[str, Ruled] = {
 }
 """Engine arguments that have one right value, or few."""
 
-_LIKE_THE_OTHER_POOL: dict[str, Any] = {
+LIKE_THE_OTHER_POOL: dict[str, Any] = {
     "attention_backend": None,
     "attention_config": None,
     "code_revision": None,
@@ -95,15 +95,15 @@ the same in both pools. With each its value where it is not set.
 """
 _WITHOUT_STATE = frozenset({"ngram", "ngram_gpu", "suffix"})
 """Methods of speculative decoding that keep nothing in KV blocks, so one pool may have them alone."""
-_OF_DRAFT = ("method", "model", "revision", "code_revision", "parallel_drafting", "kv_cache_dtype")
+OF_DRAFT = ("method", "model", "revision", "code_revision", "parallel_drafting", "kv_cache_dtype")
 """Keys of `speculative_config` on which the KV blocks of a draft model depend."""
 
 
 def refusal(engine: EngineArguments) -> str | None:
     """Why engine arguments, of both pools or of one, cannot work, with the name of the argument. None if they may."""
-    if owned := sorted(engine.keys() & _BATON_SETS):
+    if owned := sorted(engine.keys() & BATON_SETS):
         return f"{', '.join(owned)} cannot be set here: Baton sets it"
-    for name, ruled in _RULED.items():
+    for name, ruled in RULED.items():
         if name in engine and not _is_one_of(engine[name], ruled.allowed):
             return f"{name}: {engine[name]!r} cannot work: {ruled.why}"
     if any(_limits(engine)):
@@ -117,7 +117,7 @@ def refusal(engine: EngineArguments) -> str | None:
 
 def refusal_of_pool(engine: EngineArguments) -> str | None:
     """Why engine arguments cannot stand in the section of one pool. None if they may."""
-    if shared := sorted(engine.keys() & _HASHED_ALIKE):
+    if shared := sorted(engine.keys() & HASHED_ALIKE):
         return f"{', '.join(shared)} must be the same everywhere: set it in `engine`"
     return refusal(engine)
 
@@ -126,7 +126,7 @@ def difference(prefill: EngineArguments, decode: EngineArguments) -> str | None:
     """Why two pools with these engine arguments, the shared ones included, cannot hand KV blocks over. None if the
     arguments do not show it.
     """
-    for name, default in _LIKE_THE_OTHER_POOL.items():
+    for name, default in LIKE_THE_OTHER_POOL.items():
         ours, theirs = (_set_value(engine, name, default) for engine in (prefill, decode))
         if ours != theirs:
             return (
@@ -174,7 +174,7 @@ def _draft(engine: EngineArguments) -> Any:
         draft = {"method": method, "model": engine.get("spec_model")}
     if not isinstance(draft, Mapping):
         return draft
-    return None if draft.get("method") in _WITHOUT_STATE else [draft.get(key) for key in _OF_DRAFT]
+    return None if draft.get("method") in _WITHOUT_STATE else [draft.get(key) for key in OF_DRAFT]
 
 
 def _split(prefill: EngineArguments, decode: EngineArguments) -> str | None:

@@ -137,8 +137,10 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     has a few kB, and contains no text of the request or its answer. More receipts take more memory.
     """
     metrics_max_age_s: Annotated[float, Meta(ge=0, le=60)] = 1.0
-    """Most age of a page of GET /metrics that a replica gives again, in seconds. A new page asks all replicas of the
-    application. A shorter time lets frequent scrapers cost all replicas more; a longer time shows older figures.
+    """Most age of an answer of GET /metrics, GET /baton/links or GET /baton/queue that a replica gives again, in
+    seconds. A new page of metrics asks all replicas of the application. New links, or a new queue, keep the Scheduler
+    from placing requests for milliseconds. A shorter time lets frequent questions cost more; a longer time shows older
+    figures.
     """
     keep_alive_s: Annotated[float, Meta(gt=0, le=3600)] = 15.0
     """Silence of an event stream after which an SSE comment is sent, in seconds, also during a long prefill. If it is

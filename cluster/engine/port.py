@@ -40,7 +40,9 @@ class EngineHooks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportedEngine(Protocol):
-    """What a worker's reports to the Scheduler say of its engine."""
+    """What every report says of an engine, of a simulated one too. A real worker also reports `transport`,
+    `open_requests` and `kv_events` of its `WorkerEngine`.
+    """
 
     @property
     def shape(self) -> EngineShape:
@@ -50,7 +52,7 @@ class ReportedEngine(Protocol):
         ...
 
     def load(self) -> WorkerLoad:
-        """Queue and memory after the last step."""
+        """Queue and memory after the last step, and how many requests the engine has now, if it counts them."""
         ...
 
     def take_samples(self) -> list[StepSample]:

@@ -31,7 +31,7 @@ from cluster.rpc.frames import (
     next_frame,
 )
 
-logger = logging.getLogger("baton.channel")
+logger = logging.getLogger("baton.connection")
 A = TypeVar("A")
 R = TypeVar("R")
 H = TypeVar("H")
@@ -154,6 +154,12 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def peer(self) -> str:
+        """The address of the peer, for the log."""
+        peer = None if self._transport is None else self._transport.get_extra_info("peername")
+        return f"{peer[0]}:{peer[1]}" if peer else "unknown"
+
     async def call(self, method: Method[A, R], argument: A) -> R:
         """Call a method of the peer. Raises the ServingError that the peer raised, and ConnectionLost if the peer is
         gone. Cancellation cancels the handler of the peer.
@@ -239,10 +245,7 @@ class Connection(asyncio.Protocol):
         self._num_silent = 0 if self._has_heard else self._num_silent + 1
         self._has_heard = False
         if self._num_silent >= (PATIENT_INTERVALS if self._was_connected_to else SILENT_INTERVALS):
-            logger.warning(
-                "the process at %s does not answer pings: its connection is aborted",
-                self._transport.get_extra_info("peername"),
-            )
+            logger.warning("the process at %s does not answer pings: its connection is aborted", self.peer)
             self._transport.abort()
             return
         if self._num_silent:

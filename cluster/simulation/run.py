@@ -60,7 +60,7 @@ async def serve(
     tasks = []
     pauses: dict[RequestId, Callable[[int], None]] = {}
     if isinstance(scheduler, PendingPlacements):
-        scheduler.on_pause = lambda _, pause: pauses[pause.request_id](pause.attempt)
+        scheduler.on_pause = lambda _, pause, _slo_class: pauses[pause.request_id](pause.attempt)
     for number, sim in enumerate(workload):
         if (wait_s := sim.arrival_s - loop.time()) > 0:
             await asyncio.sleep(wait_s)

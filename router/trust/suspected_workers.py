@@ -31,6 +31,11 @@ MAX_PAIRS: Final = 10_000
 200 bytes for each; lower places more requests where they fail.
 """
 
+MAX_NEW: Final = 1000
+"""Holds that wait to be shown. Further ones are not shown. Higher costs memory where nobody takes them, as in the
+simulator; lower leaves holds out of the log when an ingress loses many workers at once.
+"""
+
 _NOBODY: Final = IngressId("")
 """Stands for the one caller that has no id: in tests and in the simulator."""
 
@@ -45,25 +50,39 @@ class _Hold:
 
 
 @final
+class HeldWorker:
+    """A worker on which an ingress gets no placement."""
+
+    __slots__ = ("ingress", "seconds", "worker")
+
+    def __init__(self, ingress: IngressId, worker: WorkerId, seconds: float) -> None:
+        self.ingress = ingress
+        self.worker = worker
+        self.seconds = seconds
+        """How long the hold lasts, from its beginning."""
+
+
+@final
 class SuspectedWorkers:
-    __slots__ = ("_by_ingress", "_num")
+    __slots__ = ("_by_ingress", "_new", "_num")
 
     def __init__(self) -> None:
         self._by_ingress: dict[IngressId, dict[WorkerId, _Hold]] = {}
         self._num = 0
+        self._new: list[HeldWorker] = []
 
     def suspect(self, ingress: IngressId | None, worker: WorkerId, now: float) -> bool:
         """An ingress could not reach a worker. Returns whether several ingresses agree."""
-        held = self._by_ingress.setdefault(ingress or _NOBODY, {})
+        name = ingress or _NOBODY
+        held = self._by_ingress.setdefault(name, {})
         before = held.pop(worker, None)
-        if before is None:
-            self._num += 1
-            held[worker] = _Hold(now, LEAST_HOLD_S)
-        elif now < before.began_at + before.seconds:
+        if before is not None and now < before.began_at + before.seconds:
             held[worker] = before  # requests that were on their way when the hold began
         else:
-            is_repeat = now < before.began_at + before.seconds + REPEAT_S
-            held[worker] = _Hold(now, min(2.0 * before.seconds, MOST_HOLD_S) if is_repeat else LEAST_HOLD_S)
+            self._num += before is None
+            held[worker] = begun = _Hold(now, _next_hold_s(before, now))
+            if len(self._new) < MAX_NEW:
+                self._new.append(HeldWorker(name, worker, begun.seconds))
         while self._num > MAX_PAIRS:
             self._forget_oldest()
         agreeing = 0
@@ -79,6 +98,22 @@ class SuspectedWorkers:
             return frozenset()
         return frozenset([worker for worker, hold in held.items() if now < hold.began_at + hold.seconds])
 
+    def held(self, now: float) -> list[HeldWorker]:
+        """All workers that are held back from an ingress now."""
+        return [
+            HeldWorker(ingress, worker, hold.seconds)
+            for ingress, of_ingress in self._by_ingress.items()
+            for worker, hold in of_ingress.items()
+            if now < hold.began_at + hold.seconds
+        ]
+
+    def take_new(self) -> list[HeldWorker]:
+        """The holds that have begun since the last call."""
+        if not self._new:
+            return []
+        new, self._new = self._new, []
+        return new
+
     def forget(self, worker: WorkerId) -> None:
         """The worker is gone for good."""
         for ingress, held in list(self._by_ingress.items()):
@@ -90,6 +125,7 @@ class SuspectedWorkers:
     def validate(self) -> None:
         """Assert every invariant."""
         assert self._num == sum([len(held) for held in self._by_ingress.values()]) <= MAX_PAIRS
+        assert len(self._new) <= MAX_NEW
 
     def _forget_oldest(self) -> None:
         ingress, held = next(iter(self._by_ingress.items()))
@@ -97,3 +133,10 @@ class SuspectedWorkers:
         self._num -= 1
         if not held:
             del self._by_ingress[ingress]
+
+
+def _next_hold_s(before: _Hold | None, now: float) -> float:
+    """How long a hold that begins now lasts. `before`: the last one of the pair, which is over."""
+    if before is None or now >= before.began_at + before.seconds + REPEAT_S:
+        return LEAST_HOLD_S
+    return min(2.0 * before.seconds, MOST_HOLD_S)

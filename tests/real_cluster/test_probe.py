@@ -1,4 +1,4 @@
-"""The start-up probe on real engines, as `baton probe` and the metrics page tell of it."""
+"""The speed of a link between real engines, as `baton probe` and the metrics page tell of it."""
 
 import json
 import subprocess

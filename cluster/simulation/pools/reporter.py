@@ -9,7 +9,7 @@ from cluster.engine.port import ReportedEngine
 from cluster.messages.ids import Address, IngressId, Pool, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.reports import LinkOrder, ReportReply, StepSample, TransferSample, WorkerLoad, WorkerReport
+from cluster.messages.reports import LinkOrder, ReportReply, StepSample, TransferSample, WorkerReport
 from cluster.messages.scheduler_events import SchedulerEvent
 from cluster.messages.transport import LinkSpeed
 from cluster.simulation.pools.link_model import LinkModel
@@ -131,7 +131,8 @@ class Reporter:
         engine: ReportedEngine = worker
         load = engine.load()
         if scale != 1:
-            load = WorkerLoad(
+            load = msgspec.structs.replace(
+                load,
                 num_running=round(load.num_running * scale),
                 num_waiting=round(load.num_waiting * scale),
                 kv_cache_usage=min(1.0, load.kv_cache_usage * scale),

@@ -5,21 +5,24 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from prometheus_client import REGISTRY
 
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.worker_client import WorkerConnections
-from cluster.messages.ids import IngressId, RequestId
+from cluster.messages.ids import IngressId, RequestId, SloClass, WorkerId
 from cluster.messages.kv_events import KEY_BYTES, KvChange, KvEvents, KvTier
 from cluster.messages.kv_format import KvFormat
-from cluster.messages.scheduler_events import Pause, WorkerLeft
+from cluster.messages.scheduler_events import Pause, WorkerLeft, WorkerLost
 from cluster.rpc.listener import Listener
 from cluster.scheduler_registry import SchedulerRecord
 from cluster.slo import SloConfig
+from router.deployment import export
 from router.prefixes.kv_backlog import SLICE_BLOCKS
 from router.scheduler_service import SchedulerService
 from router.session.fallback_placement import FallbackPlacement
 from router.session.scheduler_failover import SchedulerFailover
 from router.state import RouterState
+from router.trust.suspected_workers import LEAST_HOLD_S
 from tests.unit.factories import a_decode_report, a_prefill_report, a_scheduler
 
 
@@ -71,11 +74,45 @@ async def test_ingress_is_asked_to_pause_its_request_and_another_one_hears_nothi
     ingress.when_to_pause(RequestId("r"), attempts.append)
     await wait_until(lambda: bool(service._ingresses._known))
     (known,) = service._ingresses._known
+    num_asked = asked(SloClass.BATCH)
     for unreachable in (None, IngressId("gone")):
-        service.pending.on_pause(unreachable, Pause(RequestId("r"), 7))
-    service.pending.on_pause(known, Pause(RequestId("r"), 1))
+        service.pending.on_pause(unreachable, Pause(RequestId("r"), 7), SloClass.BATCH)
+    service.pending.on_pause(known, Pause(RequestId("r"), 1), SloClass.BATCH)
     await client.queue()  # its answer is read after the pause
     assert attempts == [1]
+    assert asked(SloClass.BATCH) == num_asked + 1
+    ingress.close()
+    await listener.close()
+
+
+def asked(slo_class: SloClass) -> float:
+    return REGISTRY.get_sample_value("baton_pauses_asked_total", {"slo_class": slo_class}) or 0.0
+
+
+async def test_worker_that_an_ingress_cannot_reach_is_logged_and_shown_with_the_ingress(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "baton.scheduler")
+    state, worker = RouterState(), WorkerId("d0")
+    service = SchedulerService(state)
+    listener = await Listener.start("127.0.0.1", service.service)
+    client = SchedulerClient(lambda: _found(listener))
+    state.handle(a_decode_report(worker), asyncio.get_running_loop().time())
+    ingress = SchedulerFailover(client, WorkerConnections(client), FallbackPlacement(SloConfig()))
+    await wait_until(lambda: bool(service._ingresses._known))
+    (known,) = service._ingresses._known
+    now = asyncio.get_running_loop().time()
+    for _ in range(2):  # the second failure is of a request that was on its way
+        ingress.tell(WorkerLost(worker=worker))
+    await wait_until(lambda: bool(state.suspects.held(now)))
+    (record,) = (record for record in caplog.records if "could not reach" in record.getMessage())
+    message = record.getMessage()
+    assert (record.levelname, known in message, worker in message, "127.0.0.1:" in message) == ("INFO", *[True] * 3)
+    export(state, now)
+    labels = {"ingress": known, "worker": worker}
+    assert REGISTRY.get_sample_value("baton_hold_seconds", labels) == LEAST_HOLD_S
+    export(state, now + 1 + LEAST_HOLD_S)
+    assert REGISTRY.get_sample_value("baton_hold_seconds", labels) is None
     ingress.close()
     await listener.close()
 

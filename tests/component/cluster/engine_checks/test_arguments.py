@@ -1,15 +1,29 @@
 """Names and types of engine arguments, as vLLM has them."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 import yaml
+from vllm.config import SpeculativeConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
 
 from cluster.config.application import parse
+from cluster.config.engine_arguments import (
+    BATON_SETS,
+    HASHED_ALIKE,
+    LIKE_THE_OTHER_POOL,
+    OF_DRAFT,
+    RULED,
+    refusal,
+)
 from cluster.engine_checks.arguments import check_arguments
 from cluster.repository import REPO_ROOT
 
 MODEL = "conf/models/baton-demo"
+OF_VLLM = {field.name: field for field in dataclasses.fields(AsyncEngineArgs)}
+JUDGED_APART = ("limit_mm_per_prompt", "speculative_config", "spec_method", "spec_model", "tensor_parallel_size")
+"""Engine arguments that cluster/config/engine_arguments.py judges by more than their values."""
 
 
 @pytest.mark.parametrize(
@@ -54,3 +68,26 @@ def test_arguments_that_vllm_has_are_taken(engine: dict[str, Any]) -> None:
 def test_configs_of_the_repository_have_arguments_of_vllm(file: str) -> None:
     config = yaml.safe_load((REPO_ROOT / "conf" / file).read_text())
     check_arguments(parse(config["applications"][0]["args"]))
+
+
+@pytest.mark.parametrize("name", sorted({*BATON_SETS, *RULED, *HASHED_ALIKE, *LIKE_THE_OTHER_POOL, *JUDGED_APART}))
+def test_each_engine_argument_that_baton_judges_is_one_of_vllm(name: str) -> None:
+    """A rule of an argument that vLLM has renamed would refuse nothing."""
+    assert name in OF_VLLM
+
+
+def test_each_key_of_a_draft_model_is_one_of_vllm() -> None:
+    assert {*OF_DRAFT} <= {field.name for field in dataclasses.fields(SpeculativeConfig)}
+
+
+@pytest.mark.parametrize("name", RULED)
+def test_default_of_vllm_is_allowed(name: str) -> None:
+    assert refusal({name: OF_VLLM[name].default}) is None
+
+
+@pytest.mark.parametrize("name", sorted(LIKE_THE_OTHER_POOL))
+def test_argument_that_is_not_set_counts_as_the_default_of_vllm(name: str) -> None:
+    """Otherwise a pool that sets the default would differ from one that does not. Nobody sets a whole object."""
+    default = OF_VLLM[name].default
+    if default is not dataclasses.MISSING:
+        assert default == LIKE_THE_OTHER_POOL[name]

@@ -99,16 +99,6 @@ def test_args_without_a_model_are_refused() -> None:
         parse({})
 
 
-@pytest.mark.parametrize(
-    "key", ["model", "kv_transfer_config", "served_model_name", "kv_events_config", "prefix_caching_hash_algo"]
-)
-def test_engine_arguments_that_baton_sets_are_refused(key: str) -> None:
-    with pytest.raises(ValueError, match=f"engine: {key} cannot be set here"):
-        a_config(engine={key: "x"})
-    with pytest.raises(ValueError, match=f"decode.engine: {key} cannot be set here"):
-        a_config(decode={"engine": {key: "x"}})
-
-
 def test_pool_has_the_shared_engine_arguments_under_its_own() -> None:
     config = a_config(engine={"dtype": "bfloat16", "max_num_seqs": 8}, decode={"engine": {"max_num_seqs": 64}})
     assert config.pool(config.prefill).engine["max_num_seqs"] == 8

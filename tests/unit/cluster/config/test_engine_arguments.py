@@ -1,9 +1,10 @@
+import re
 from typing import Any
 
 import pytest
 
 from cluster.config.application import AppConfig, parse
-from cluster.config.engine_arguments import difference
+from cluster.config.engine_arguments import BATON_SETS, HASHED_ALIKE, LIKE_THE_OTHER_POOL, RULED, difference
 
 
 def a_config(**args: object) -> AppConfig:
@@ -49,6 +50,38 @@ def test_engine_argument_that_cannot_work_is_refused_wherever_it_stands(engine: 
         a_config(engine=engine)
     with pytest.raises(ValueError, match=r"decode\.engine: "):
         a_config(decode={"engine": engine})
+
+
+@pytest.mark.parametrize("name", RULED)
+def test_value_that_no_rule_allows_is_refused_with_the_reason_of_the_rule(name: str) -> None:
+    says = f"engine: {name}: 'another value' cannot work: {RULED[name].why}"
+    with pytest.raises(ValueError, match=re.escape(says)):
+        a_config(engine={name: "another value"})
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, rule in RULED.items() for value in rule.allowed])
+def test_each_value_that_a_rule_allows_is_taken(name: str, value: Any) -> None:
+    assert a_config(engine={name: value}).engine == {name: value}
+
+
+@pytest.mark.parametrize("name", sorted(BATON_SETS))
+def test_engine_argument_of_batons_own_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"engine: {name} cannot be set here: Baton sets it"):
+        a_config(engine={name: "a value"})
+    with pytest.raises(ValueError, match=rf"decode\.engine: {name} cannot be set here: Baton sets it"):
+        a_config(decode={"engine": {name: "a value"}})
+
+
+@pytest.mark.parametrize("name", sorted(HASHED_ALIKE))
+def test_engine_argument_that_hashes_depend_on_is_refused_in_a_pool(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"decode\.engine: {name} must be the same everywhere: set it in `engine`"):
+        a_config(decode={"engine": {name: 16}})
+
+
+@pytest.mark.parametrize("name", LIKE_THE_OTHER_POOL)
+def test_engine_argument_that_must_be_alike_is_refused_in_one_pool(name: str) -> None:
+    with pytest.raises(ValueError, match=f"engine: {name} is .* in `prefill` and 'one' in `decode`"):
+        a_config(decode={"engine": {name: "one"}})
 
 
 @pytest.mark.parametrize(

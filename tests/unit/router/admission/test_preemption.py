@@ -75,7 +75,7 @@ def asks(
     """The answer to a request, and the pauses for it."""
     answer = state.place(ask(name, 12_000, slo_class=slo_class, **fields), now)
     state.validate()
-    return answer, [pause for _, pause in state.take_pauses()]
+    return answer, [pause for _, pause, _ in state.take_pauses()]
 
 
 def predicted(placement: Placement) -> Prediction:
@@ -123,8 +123,9 @@ def test_batch_request_pauses_for_an_interactive_one_that_would_wait() -> None:
 def test_each_pause_is_given_once_to_the_ingress_that_has_the_request() -> None:
     state = a_full_worker()
     state.place(ask("r", 12_000, slo_class=INTERACTIVE), NOW, INGRESS)
-    ((ingress, pause),) = state.take_pauses()
+    ((ingress, pause, slo_class),) = state.take_pauses()
     assert ingress is None
+    assert slo_class is BATCH
     assert pause.request_id.startswith("d0.")
     assert pause.attempt == 1
     assert state.take_pauses() == []
@@ -287,7 +288,7 @@ def test_pauses_are_bounded_in_any_rush(arrivals: list[tuple[float, SloClass, bo
             if is_answered:
                 comes_back(state, pause, now, num_pauses=num_pauses[pause.request_id])
         state.decide(now)
-        for _, pause in state.take_pauses():
+        for _, pause, _ in state.take_pauses():
             num_pauses[pause.request_id] = num_pauses.get(pause.request_id, 0) + 1
     assert all(number <= MAX_PAUSES for number in num_pauses.values())
     assert sum(num_pauses.values()) * LEAST_COST_S <= 2 * (BURST_S + TIME_SHARE * now)

@@ -1,5 +1,7 @@
 """What a worker sends of its reports is enough for the Scheduler, whoever of both is new, and no more than that."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -7,22 +9,26 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from cluster.clients.report_deltas import FIRST_STEPS, ReportDeltas
-from cluster.messages.ids import WorkerId
+from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.reports import (
     REPORT_INTERVAL_S,
+    EngineShape,
     LinkOrder,
     ReportDelta,
     ReportReply,
+    StandingReport,
     StepSample,
+    TransferSample,
     WorkerLoad,
     WorkerReport,
 )
+from cluster.messages.transport import LinkSpeed, Transport, WorkerTransport
 from router.links.link_plan import FORGET_S, LOOKS
 from router.load.live_workers import REPORT_TIMEOUT_S
 from router.load.report_exchange import MOST_SAMPLES_PER_S
 from router.state import MOST_KV_MESSAGES_PER_S, RouterState
 from tests.expected import present
-from tests.unit.factories import a_decode_report, a_prefill_report, links
+from tests.unit.factories import a_decode_report, a_prefill_report, an_address, links
 
 D0 = WorkerId("d0")
 
@@ -56,6 +62,77 @@ class Worker:
 def same(whole: WorkerReport, report: WorkerReport) -> bool:
     """But for the steps, of which some are sent, and the version."""
     return msgspec.structs.replace(whole, steps=report.steps, version=0) == report
+
+
+FULL_REPORT = WorkerReport(
+    worker=D0,
+    pool=Pool.DECODE,
+    address=an_address("d0"),
+    load=WorkerLoad(num_running=3, num_waiting=2, kv_cache_usage=0.5, num_open=5),
+    max_requests=7,
+    shape=EngineShape(kind="engine", kv_capacity_tokens=4096),
+    steps=steps(2),
+    transfers=[TransferSample(WorkerId("p0"), 100, 0.5)],
+    kv_events_through=9,
+    transport=WorkerTransport(transports=(Transport.TCP,)),
+    links={WorkerId("p0"): LinkSpeed(0.001, 1e9)},
+    requests=[RequestId("r")],
+    version=1,
+    probing=WorkerId("p1"),
+)
+"""A report whose every field has another value than its default. Its version is the first that a worker sends."""
+FULL_REPLY = ReportReply(
+    link=LinkOrder(WorkerId("p1"), measures=True),
+    gone=(WorkerId("p2"),),
+    wants_kv_snapshot=True,
+    wants_requests=True,
+    kv_events_every_s=0.5,
+)
+"""A reply of the same kind."""
+
+
+def defaults(message: msgspec.Struct) -> dict[str, Any]:
+    """The defaults of a message, by field. Fields that must be given have none."""
+    made = {
+        field.name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        for field in msgspec.structs.fields(message)
+    }
+    return {name: default for name, default in made.items() if default is not msgspec.NODEFAULT}
+
+
+def sent(message: Any) -> Any:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
+
+
+@pytest.mark.parametrize("message", [FULL_REPORT, FULL_REPLY], ids=lambda message: type(message).__name__)
+def test_full_messages_have_no_field_at_its_default(message: msgspec.Struct) -> None:
+    """A new field needs a value there, or the next tests would not notice that it is lost."""
+    assert [name for name, default in defaults(message).items() if getattr(message, name) == default] == []
+
+
+def test_every_field_of_a_first_report_arrives() -> None:
+    assert RouterState().exchange.whole(sent(ReportDeltas().delta(FULL_REPORT))) == FULL_REPORT
+
+
+def test_every_field_of_a_later_report_arrives() -> None:
+    """Only what is not standing has changed, so that the standing part is not sent again."""
+    state, deltas = RouterState(), ReportDeltas()
+    changes = {name: default for name, default in defaults(FULL_REPORT).items() if not is_standing(name)}
+    before = msgspec.structs.replace(FULL_REPORT, load=WorkerLoad(), **changes)
+    known = present(state.exchange.whole(deltas.delta(before)))
+    state.handle(known, 0.0)
+    deltas.reply(state.exchange.reply(known, state.reply_to(known, 0.0)))
+    delta = deltas.delta(FULL_REPORT)
+    assert delta.standing is None
+    assert state.exchange.whole(sent(delta)) == FULL_REPORT
+
+
+def is_standing(name: str) -> bool:
+    return name in StandingReport.__struct_fields__
+
+
+def test_every_field_of_a_reply_arrives() -> None:
+    assert ReportDeltas().reply(sent(RouterState().exchange.reply(FULL_REPORT, FULL_REPLY))) == FULL_REPLY
 
 
 def test_what_has_not_changed_is_not_sent_again() -> None:
@@ -108,23 +185,23 @@ def test_workers_of_one_kind_share_what_their_model_learns_from(num_workers: int
     for number in range(num_workers - 1):
         state.handle(a_decode_report(f"other{number}", ""), 0.0)
     worker = Worker()
-    sent = 0
+    num_sent = 0
     worker.report(state, 0.0, num_steps=10)
     for _ in range(40):
         worker.report(state, 0.0, num_steps=10)
         assert worker.last is not None
-        sent += len(worker.last.steps)
+        num_sent += len(worker.last.steps)
     share = MOST_SAMPLES_PER_S * REPORT_INTERVAL_S / num_workers
-    assert abs(sent - 40 * min(10.0, share)) <= FIRST_STEPS
+    assert abs(num_sent - 40 * min(10.0, share)) <= FIRST_STEPS
 
 
 @given(st.integers(0, 40))
 def test_samples_are_of_the_whole_interval(number: int) -> None:
     deltas = ReportDeltas()
-    sent = deltas.delta(msgspec.structs.replace(a_decode_report("d0", ""), steps=steps(number))).steps
-    assert len(sent) == min(number, int(FIRST_STEPS))
-    assert len({step.seconds for step in sent}) == len(sent)
-    assert not sent or max(step.seconds for step in sent) > number / 2
+    taken = deltas.delta(msgspec.structs.replace(a_decode_report("d0", ""), steps=steps(number))).steps
+    assert len(taken) == min(number, int(FIRST_STEPS))
+    assert len({step.seconds for step in taken}) == len(taken)
+    assert not taken or max(step.seconds for step in taken) > number / 2
 
 
 class ReportMachine(RuleBasedStateMachine):

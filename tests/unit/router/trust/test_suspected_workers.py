@@ -32,6 +32,32 @@ def test_failures_of_requests_that_were_on_their_way_count_as_one() -> None:
     assert not suspects.of(ONE, LEAST_HOLD_S)
 
 
+def test_each_hold_is_told_once_as_it_begins() -> None:
+    suspects, told = SuspectedWorkers(), list[tuple[str, str, float]]()
+    for now in (0.0, 0.5, 1.2, 1.3):  # the second and the last one come during a hold
+        suspects.suspect(ONE, D0, now)
+        told += [(held.ingress, held.worker, held.seconds) for held in suspects.take_new()]
+    assert told == [(ONE, D0, LEAST_HOLD_S), (ONE, D0, 2 * LEAST_HOLD_S)]
+
+
+def test_holds_that_nobody_takes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspected_workers, "MAX_NEW", 3)
+    suspects = SuspectedWorkers()
+    for number in range(10):
+        suspects.suspect(ONE, WorkerId(f"d{number}"), 0.0)
+    assert [held.worker for held in suspects.take_new()] == ["d0", "d1", "d2"]
+    assert suspects.take_new() == []
+
+
+def test_pair_is_shown_as_held_until_its_hold_ends() -> None:
+    suspects = SuspectedWorkers()
+    suspects.suspect(ONE, D0, 0.0)
+    suspects.suspect(OTHER, D1, 0.5)
+    assert [(held.ingress, held.worker) for held in suspects.held(0.9)] == [(ONE, D0), (OTHER, D1)]
+    assert [(held.ingress, held.worker) for held in suspects.held(LEAST_HOLD_S)] == [(OTHER, D1)]
+    assert suspects.held(0.5 + LEAST_HOLD_S) == []
+
+
 def test_failure_long_after_another_begins_anew() -> None:
     suspects = SuspectedWorkers()
     suspects.suspect(ONE, D0, 0.0)

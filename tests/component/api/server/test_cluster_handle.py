@@ -1,0 +1,75 @@
+"""What an ingress replica tells of the whole application costs the Scheduler little, however many ask for it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from api.server import cluster_handle
+from api.server.cluster_handle import ClusterHandle
+from cluster.clients.scheduler_client import SchedulerClient
+from cluster.clients.worker_client import WorkerConnections
+from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.rpc.connection import ConnectionLost
+from cluster.scheduler_registry import SchedulerRecord
+from cluster.slo import SloConfig
+from router.session.fallback_placement import FallbackPlacement
+from router.session.scheduler_failover import SchedulerFailover
+from tests.unit.factories import a_view
+
+
+class Client(SchedulerClient):
+    """Counts what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(_nowhere)
+        self.num_views = self.num_queues = 0
+
+    async def view(self) -> ClusterView:
+        self.num_views += 1
+        return a_view()
+
+    async def queue(self) -> list[QueuedRequest]:
+        self.num_queues += 1
+        return []
+
+
+async def _nowhere() -> SchedulerRecord:
+    raise ConnectionLost("there is no Scheduler")
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    yield Client()
+
+
+@pytest.fixture
+async def scheduling(client: Client) -> AsyncIterator[SchedulerFailover]:
+    scheduling = SchedulerFailover(client, WorkerConnections(client), FallbackPlacement(SloConfig()))
+    yield scheduling
+    scheduling.close()
+
+
+@pytest.mark.parametrize(("max_age_s", "num_asked"), [(60.0, 1), (0.0, 3)])
+async def test_links_and_queue_are_given_again_as_long_as_the_metrics_are(
+    client: Client,
+    scheduling: SchedulerFailover,
+    max_age_s: float,
+    num_asked: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_handle, "connected_handles", list)
+    cluster = ClusterHandle(scheduling, client, [], max_age_s)
+    for _ in range(3):
+        await cluster.view()
+        await cluster.queue()
+    assert (client.num_views, client.num_queues) == (num_asked, num_asked)
+
+
+async def test_those_who_ask_for_the_queue_at_once_share_one_answer(
+    client: Client, scheduling: SchedulerFailover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_handle, "connected_handles", list)
+    cluster = ClusterHandle(scheduling, client, [], 0.0)
+    await asyncio.gather(*[cluster.queue() for _ in range(100)])
+    assert client.num_queues == 1
