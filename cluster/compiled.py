@@ -41,6 +41,7 @@ MODULES = (
     "router.load.request_audit",
     "router.load.running_requests",
     "router.load.roster",
+    "router.trust.silent_workers",
     "router.trust.suspected_pairs",
     "router.trust.suspected_workers",
     "router.placement.commit",

@@ -39,6 +39,7 @@ from cluster.rpc.protocol import (
 from router.ingresses import SWEEP_S, Ingresses
 from router.pending_placements import PendingPlacements
 from router.prefixes.kv_backlog import KvBacklog
+from router.seldom_logged import SeldomLogged
 from router.state import RouterState
 
 logger = logging.getLogger("baton.scheduler")
@@ -62,6 +63,12 @@ class SchedulerService:
         self._worker_on: dict[Connection, WorkerId] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         self._backlog = KvBacklog()
+        self._dropped = SeldomLogged()
+        """KV events that are dropped."""
+        self._failed = SeldomLogged()
+        """KV events that the index fails to take in."""
+        self._is_indexing = False
+        """`_index` is about to be called."""
         self.pending.on_pause = self._ask_to_pause
         service = self.service
         service.on_call_of(PLACE, self._place)
@@ -147,17 +154,35 @@ class SchedulerService:
         self.pending.tell(event)
 
     def _kv_events(self, _: Connection, events: KvEvents) -> None:
-        if not self._backlog:
-            asyncio.get_running_loop().call_soon(self._take_kv_events)
-        if not self._backlog.add(events):
-            logger.warning("KV events of worker %s are dropped: too many wait", events.worker)
+        worker = events.worker
+        if not self._backlog.add(events) and (number := self._dropped.count(worker, _now())):
+            logger.warning("%d messages of KV events of worker %s are dropped: too much is sent", number, worker)
+        self._index_soon()
 
-    def _take_kv_events(self) -> None:
-        """Take a slice of the KV events that wait, and the next one after whatever else has come."""
+    def _index_soon(self) -> None:
+        """Work on the index after whatever else has come, if there is work."""
+        if not self._is_indexing and (self._backlog or self.pending.state.index.needs_sweep):
+            self._is_indexing = True
+            asyncio.get_running_loop().call_soon(self._index)
+
+    def _index(self) -> None:
+        """Take a slice of the KV events that wait, and sweep a part of the index."""
+        self._is_indexing = False
         for events in self._backlog.take_slice():
-            self.pending.kv_events(events)  # the reply to the worker's next report asks for a snapshot
-        if self._backlog:
-            asyncio.get_running_loop().call_soon(self._take_kv_events)
+            self._take_kv_events(events)
+        index = self.pending.state.index
+        if index.needs_sweep:
+            index.sweep()
+        self._index_soon()
+
+    def _take_kv_events(self, events: KvEvents) -> None:
+        """The reply to the worker's next report asks for a snapshot if one is needed."""
+        try:
+            self.pending.kv_events(events)
+        except Exception:  # the messages after this one must be taken, too
+            self.pending.state.index.miss(events.worker)
+            if number := self._failed.count(events.worker, _now()):
+                logger.exception("%d messages of KV events of worker %s could not be taken", number, events.worker)
 
     def _report(self, connection: Connection, delta: ReportDelta) -> DeltaReply:
         if self._reports_on.get(delta.worker) is not connection:
@@ -166,6 +191,7 @@ class SchedulerService:
         if delta.worker in self._backlog:  # what the report says of KV events is not missed: it waits
             delta = msgspec.structs.replace(delta, kv_events_through=None)
         reply = self.pending.report_delta(delta)
+        self._index_soon()  # workers that were forgotten now may have left much to sweep
         for why in self.pending.state.take_mismatches():
             logger.error("some prefill and decode workers cannot hand over to each other: %s", why)
         return reply

@@ -23,13 +23,15 @@ keeps charges of requests that are over.
 
 @final
 class Charges:
-    __slots__ = ("_by_id", "_by_ingress", "_demand", "_workers")
+    __slots__ = ("_by_id", "_by_ingress", "_by_worker", "_demand", "_workers")
 
     def __init__(self, workers: dict[WorkerId, WorkerState]) -> None:
         """`workers`: the workers that are known, by id. LiveWorkers adds and removes them."""
         self._workers = workers
         self._by_id: dict[RequestId, Charge] = {}
         self._by_ingress: dict[IngressId, dict[RequestId, Charge]] = {}
+        self._by_worker: dict[WorkerId, dict[RequestId, Charge]] = {}
+        """The charges that name a worker in their placement, also while the worker is not known."""
         self._demand = PromptDemand()
 
     def __iter__(self) -> Iterator[Charge]:
@@ -53,6 +55,8 @@ class Charges:
         self._by_id[charge.request_id] = charge
         if charge.ingress is not None:
             self._by_ingress.setdefault(charge.ingress, {})[charge.request_id] = charge
+        for worker in _workers_of(charge):
+            self._by_worker.setdefault(worker, {})[charge.request_id] = charge
 
     def prefilled(self, request_id: RequestId, now: float) -> None:
         """Path P->D: the prompt is computed. No-op for a request that is not charged or has come further."""
@@ -88,7 +92,11 @@ class Charges:
             del of_ingress[request_id]
             if not of_ingress:
                 del self._by_ingress[charge.ingress]
-        for worker in (charge.placement.prefill, charge.placement.decode):
+        for worker in _workers_of(charge):
+            of_worker = self._by_worker[worker]
+            del of_worker[request_id]
+            if not of_worker:
+                del self._by_worker[worker]
             if state := self._state_of(worker):
                 if uncomputed_s := state.prompts.uncomputed_s(request_id, now):
                     self._demand.take_back(charge.slo_ttft_s, uncomputed_s, charge.placed_at, now)
@@ -123,9 +131,8 @@ class Charges:
 
     def resume(self, state: WorkerState, now: float) -> None:
         """A worker that was lost reports again: it still has these requests."""
-        for charge in self._by_id.values():
-            if state.worker in (charge.placement.prefill, charge.placement.decode):
-                state.resume(charge, now)
+        for charge in self._by_worker.get(state.worker, {}).values():
+            state.resume(charge, now)
 
     def validate(self) -> None:
         """Assert every invariant."""
@@ -137,8 +144,14 @@ class Charges:
             for request_id, charge in of_ingress.items():
                 assert self._by_id[request_id] is charge
                 assert charge.ingress == ingress
+        for worker, of_worker in self._by_worker.items():
+            assert of_worker
+            for request_id, charge in of_worker.items():
+                assert self._by_id[request_id] is charge
+                assert worker in _workers_of(charge)
         for charge in self._by_id.values():
             placed = charge.placement
+            assert all(charge.request_id in self._by_worker[worker] for worker in _workers_of(charge))
             assert charge.ingress is None or charge.request_id in self._by_ingress[charge.ingress]
             assert (placed.prefill is None) == (placed.path is Path.DECODE)
             assert (placed.decode is None) == (placed.path is Path.PREFILL)
@@ -151,6 +164,12 @@ class Charges:
 
     def _state_of(self, worker: WorkerId | None) -> WorkerState | None:
         return self._workers.get(worker) if worker is not None else None
+
+
+def _workers_of(charge: Charge) -> list[WorkerId]:
+    """The workers that a request was placed on."""
+    placed = charge.placement
+    return [worker for worker in (placed.prefill, placed.decode) if worker is not None]
 
 
 def _bases(request_id: RequestId) -> list[RequestId]:

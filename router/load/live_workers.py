@@ -1,14 +1,15 @@
 """LiveWorkers: the workers that report, their load, what they cache, and which pairs of them hand nothing over.
 
 A worker exists by its reports: the first report adds the worker, and REPORT_TIMEOUT_S without a report removes it, so
-that a restarted Scheduler knows all workers after one report interval. A worker whose connection to the Scheduler has
-ended, or that several ingresses cannot reach (router/trust/suspected_workers.py), gets no requests until it reports
-again. What is known of that worker is kept, since it may well live. A worker that has missed a few reports is stale
-(router/load/worker_state.py): it is used only if all workers of its pool are. cluster/worker/watchdog.py finds an
-engine that lives and does not answer.
+that a restarted Scheduler knows all workers after one report interval. Time in which the Scheduler itself stood still
+removes none (router/trust/silent_workers.py): it would forget all of them, and what they cache. A worker whose
+connection to the Scheduler has ended, or that several ingresses cannot reach (router/trust/suspected_workers.py), gets
+no requests until it reports again. What is known of that worker is kept, since it may well live. A worker that has
+missed a few reports is stale (router/load/worker_state.py): it is used only if all workers of its pool are.
+cluster/worker/watchdog.py finds an engine that lives and does not answer.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
@@ -29,6 +30,7 @@ from router.prediction.worker_model import WorkerModel
 from router.prefixes.index import PrefixIndex
 from router.trust.handoff_trust import HandoffTrust
 from router.trust.kv_formats import KvFormats
+from router.trust.silent_workers import SilentWorkers
 from router.trust.suspected_workers import SuspectedWorkers
 
 REPORT_TIMEOUT_S: Final = 6.0
@@ -100,8 +102,8 @@ class LiveWorkers:
         self._prompt_share = PrefillShare()
         """Share of all workers' time that prompts take."""
         self._sorted = _not_sorted()
-        self._by_age: OrderedDict[WorkerId, WorkerState] = OrderedDict()
-        """The same workers, the one that has been silent for longest first."""
+        self._silent = SilentWorkers()
+        """How long the same workers have been silent."""
         self._num_of_kind: dict[str, int] | None = None
         """Workers of each kind. None if the workers have changed."""
         self.links = LinkPlan(self._is_idle, self.models.transfers)
@@ -113,7 +115,9 @@ class LiveWorkers:
             return None
         added = WorkerState(report, WorkerModel(self.models.model(report.shape.kind)), self.models.bias, now)
         added.node_class = self.links.add(report, now)
-        self.by_id[report.worker] = self._by_age[report.worker] = added
+        self.by_id[report.worker] = added
+        self._silent.step(now)
+        self._silent.heard(report.worker)
         if report.shape.kv_format is not None:
             self.kv_formats.add(report.worker, report.pool, report.shape.kv_format)
         self._roster.put(RosterEntry(report.worker, report.pool, report.max_requests, report.address))
@@ -123,7 +127,7 @@ class LiveWorkers:
     def reported(self, report: WorkerReport, now: float) -> WorkerState:
         """Take a report of a worker that was added, and forget the workers that have been silent for too long."""
         state = self.by_id[report.worker]
-        if state.is_lost:
+        if state.is_lost or now - state.reported_at > REPORT_TIMEOUT_S:
             self._changed()
         if state.reported(report, now):
             self._sorted.room_until = 0
@@ -139,7 +143,8 @@ class LiveWorkers:
                 transfer.num_tokens * report.shape.kv_bytes_per_token,
                 transfer.seconds,
             )
-        self._by_age.move_to_end(report.worker)
+        self._silent.step(now)
+        self._silent.heard(report.worker)
         self._forget_the_silent(now)
         return state
 
@@ -162,7 +167,7 @@ class LiveWorkers:
     def forget(self, worker: WorkerId, now: float) -> None:
         """The worker is gone."""
         self.by_id.pop(worker, None)
-        self._by_age.pop(worker, None)
+        self._silent.forget(worker)
         self._changed()
         self.kv_formats.remove(worker)
         self.suspects.forget(worker)
@@ -181,6 +186,7 @@ class LiveWorkers:
     def by_pool(self, now: float) -> WorkersByPool:
         """The live workers, sorted by pool at most SORTED_AGE_S ago."""
         if now - self._sorted.made_at > SORTED_AGE_S:
+            self._silent.step(now)
             live = list(self._live(now))
             fresh = [worker for worker in live if not worker.is_stale(now)]
             stale = [worker for worker in live if worker.is_stale(now)]
@@ -208,6 +214,7 @@ class LiveWorkers:
 
     def roster(self, since: int, now: float) -> RosterChange:
         """What has changed in the roster since a version. 0 stands for everything."""
+        self._silent.step(now)
         self._forget_the_silent(now)
         if now - self._links_counted_at > LINKS_AGE_S:
             live = {state.worker for state in self._live(now)}
@@ -247,9 +254,7 @@ class LiveWorkers:
         self.links.validate()
         self.suspects.validate()
         self._roster.validate(frozenset(self.by_id))
-        assert self._by_age.keys() == self.by_id.keys()
-        ages = [state.reported_at for state in self._by_age.values()]
-        assert ages == sorted(ages)
+        self._silent.validate(frozenset(self.by_id))
         lists = self._sorted
         for worker_state in (*lists.prefills, *lists.decodes, *lists.stale_prefills, *lists.stale_decodes):
             assert self.by_id[worker_state.worker] is worker_state
@@ -258,8 +263,8 @@ class LiveWorkers:
                 assert len(worker_state.charges) < worker_state.room
 
     def _forget_the_silent(self, now: float) -> None:
-        while self._by_age and now - (oldest := next(iter(self._by_age.values()))).reported_at > REPORT_TIMEOUT_S:
-            self.forget(oldest.worker, now)
+        while (worker := self._silent.longest(REPORT_TIMEOUT_S)) is not None:
+            self.forget(worker, now)
 
     def _changed(self) -> None:
         """Another set of workers lives."""

@@ -29,7 +29,7 @@ _MAX_BYTES_PER_BLOCK: Final = 56
 """Size of a shard per block from which it is made anew, in bytes. A new one takes 27 to 54. More takes memory; less
 would make the same shards anew each time.
 """
-SHARD_COST: Final = 16
+_SHARD_COST: Final = 16
 """What a shard costs a sweep, in blocks. More makes sweeps longer; less makes single calls slower."""
 _LEAST_BYTES: Final = 256
 """Size of a shard that is never made anew, in bytes: that of an empty dictionary, and a little."""
@@ -142,7 +142,7 @@ class Entries:
         """Remove from a shard the blocks of generations before `oldest`, and `places` from the others. Returns the
         cost, in blocks that were looked at. The shard is made anew if it has become too large for its blocks.
         """
-        shard, num_swept = self._shards[number], SHARD_COST
+        shard, num_swept = self._shards[number], _SHARD_COST
         if places or oldest:
             num_swept += len(shard)
             gone: list[bytes] = []

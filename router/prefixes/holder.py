@@ -1,7 +1,7 @@
 """Holder: a worker in the table of KV blocks, and the layout of a table entry.
 
 An entry is an int. Its lowest GENERATION_BITS are the generation in which the block was last used. Above them are the
-places of the block: for each holder a slot with one bit for each tier.
+places of the block: for each holder with blocks a slot with one bit for each tier.
 """
 
 from typing import Final, final
@@ -18,24 +18,40 @@ GENERATION: Final = (1 << GENERATION_BITS) - 1
 SLOT_BITS: Final = 3
 
 
+NO_SLOT: Final = -1
+
+
 @final
 class Holder:
-    """A worker in the table, until its blocks are forgotten."""
+    """A worker in the table."""
 
-    __slots__ = ("_entries", "_generation", "bits", "has_blocks", "is_cut", "is_live", "slot", "unit", "worker_bit")
+    __slots__ = ("_entries", "_generation", "bits", "is_cut", "num_closed", "slot", "unit", "worker_bit")
 
-    def __init__(self, worker_bit: int, slot: int) -> None:
+    def __init__(self, worker_bit: int) -> None:
+        """`worker_bit`: the worker's bit in WorkerBits."""
         self.worker_bit = worker_bit
-        self.slot = slot
-        self.unit: int = unit_of(slot)
-        self.bits: dict[int, int] = {place: place * self.unit for place in (GPU, HOST, DISK)}
-        self.is_live = True
-        self.has_blocks = False
+        self.slot = NO_SLOT
+        """The bits of the worker in entries. NO_SLOT while the table knows no block of the worker."""
+        self.unit = 0
+        """The GPU bit of the slot. 0 without a slot."""
+        self.bits: dict[int, int] = {}
+        """The bits of the slot by place."""
         self.is_cut = False
         """The table has dropped blocks of the worker."""
+        self.num_closed = 0
+        """Slots that the worker had before, and that entries may still have."""
         self._generation = -1
         self._entries: dict[int, int] = {}
         """Entries of one generation by place, so that equal ones are one object."""
+
+    def take_slot(self, slot: int) -> None:
+        self.slot = slot
+        self.unit = unit_of(slot)
+        self.bits = {place: place * self.unit for place in (GPU, HOST, DISK)}
+        self._generation = -1
+
+    def leave_slot(self) -> None:
+        self.slot, self.unit, self.bits = NO_SLOT, 0, {}
 
     def entry(self, place: int, generation: int) -> int:
         """The entry of a block that only this worker has, in the tier `place`."""

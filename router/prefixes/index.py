@@ -8,7 +8,8 @@ the index asks for a snapshot; a worker that missed changes of its engine sends 
 The table of blocks is bounded (router/prefixes/block_table.py). When it is full, it drops the blocks that were not used
 for longest, and their workers are partial: what is known of them is right, and is not all. When there is room again,
 the index asks partial workers for snapshots, which make them exact. It asks for few snapshots at a time
-(router/prefixes/snapshot_turns.py).
+(router/prefixes/snapshot_turns.py). A worker that empties its caches faster than the table can follow is partial in the
+same way.
 
 Expected blocks (router/prefixes/expected_blocks.py) count as blocks in the engine's own memory until a KV event names
 them.
@@ -81,7 +82,7 @@ class PrefixIndex:
         if known.last_number is not None and events.number <= known.last_number:
             return known.has_missed  # sent twice, or overtaken
         if events.is_snapshot:
-            self._empty(known)
+            self._table.clear(known.holder)
             known.has_missed = known.is_unsure = False
         elif events.number - 1 != known.last_number:
             known.has_missed = True
@@ -95,7 +96,7 @@ class PrefixIndex:
         num_joined = 0
         for change in events.changes:
             if change.block_hashes is None:
-                self._empty(known)
+                self._table.clear(known.holder)
                 continue
             if change.tier is KvTier.GPU:
                 self._expected.end_marks(known.holder.worker_bit, change.block_hashes, now)
@@ -123,7 +124,21 @@ class PrefixIndex:
         if not known.holder.is_cut:
             return False
         self._table.sweep()  # also if no message comes that would do it
-        return self._table.has_room and self._turns.take_to_refill(worker, now)
+        return self._table.has_room_for(known.holder) and self._turns.take_to_refill(worker, now)
+
+    def miss(self, worker: WorkerId) -> None:
+        """KV events of the worker are lost. Only a snapshot can replace them."""
+        if (known := self._workers.get(worker)) is not None:
+            known.has_missed = True
+
+    @property
+    def needs_sweep(self) -> bool:
+        """So many workers have left or emptied their caches that look-ups are slow until `sweep` was called often."""
+        return self._table.needs_sweep
+
+    def sweep(self) -> None:
+        """Clear a part of what workers have left behind that are gone or emptied their caches: a millisecond or two."""
+        self._table.sweep_step()
 
     def predict(self, worker: WorkerId, block_hashes: Sequence[bytes], now: float) -> None:
         """A prompt was placed on the worker: these blocks are expected there."""
@@ -160,23 +175,18 @@ class PrefixIndex:
             self._expected.retire(bit)
         known = self._workers.pop(worker, None)
         if known is not None:
-            self._table.close(known.holder)
+            self._table.clear(known.holder)
 
     def validate(self) -> None:
         """Assert every invariant. Tests call `validate` after each step."""
         self._table.validate()
         for worker, known in self._workers.items():
-            assert known.holder.worker_bit == self._bits.of(worker) and known.holder.is_live
+            assert known.holder.worker_bit == self._bits.of(worker)
         self._expected.validate()
 
     def _add(self, worker: WorkerId) -> _Worker:
-        known = self._workers[worker] = _Worker(self._table.open(self._bits.of(worker)))
+        known = self._workers[worker] = _Worker(Holder(self._bits.of(worker)))
         return known
-
-    def _empty(self, known: _Worker) -> None:
-        """The worker caches no block."""
-        self._table.close(known.holder)
-        known.holder = self._table.open(known.holder.worker_bit)
 
 
 def _num_gpu_blocks(found: tuple[Hit, int]) -> int:

@@ -1,6 +1,7 @@
 """The Scheduler's side of its connections, on a real one."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import msgspec
@@ -17,7 +18,7 @@ from cluster.rpc.listener import Listener
 from cluster.scheduler_registry import SchedulerRecord
 from cluster.slo import SloConfig
 from router.deployment import export
-from router.prefixes.kv_backlog import SLICE_BLOCKS
+from router.prefixes.kv_backlog import MAX_MESSAGE_BLOCKS, SLICE_BLOCKS
 from router.scheduler_service import SchedulerService
 from router.session.fallback_placement import FallbackPlacement
 from router.session.scheduler_failover import SchedulerFailover
@@ -62,6 +63,72 @@ async def test_kv_events_wait_for_other_work_and_are_not_taken_for_lost_meanwhil
     assert state.index.is_exact(report.worker)
     assert state.index.num_blocks == len(keys)
     assert not (await peer.report(msgspec.structs.replace(report, kv_events_through=len(parts)))).wants_kv_snapshot
+    await listener.close()
+
+
+async def test_kv_events_that_cannot_be_taken_end_nothing_and_are_asked_for_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = RouterState()
+    service = SchedulerService(state)
+    listener = await Listener.start("127.0.0.1", service.service)
+    peer = SchedulerClient(lambda: _found(listener))
+    bad, good = (msgspec.structs.replace(a_decode_report(name), kv_events_through=1) for name in ("d0", "d1"))
+    for report in (bad, good):
+        await peer.report(report)
+    take = service.pending.kv_events
+
+    def fails_once(events: KvEvents) -> bool:
+        monkeypatch.setattr(service.pending, "kv_events", take)
+        take(events)
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(service.pending, "kv_events", fails_once)
+    keys = [number.to_bytes(KEY_BYTES, "big") for number in range(SLICE_BLOCKS)]
+    whole = [KvChange(KvTier.GPU, True, keys)]
+    await peer.send_kv_events([KvEvents(report.worker, 1, True, True, whole) for report in (bad, good)])
+    await wait_until(lambda: state.index.is_exact(good.worker))
+    assert not state.index.is_exact(bad.worker)
+    assert (await peer.report(bad)).wants_kv_snapshot
+    await peer.send_kv_events([KvEvents(bad.worker, 2, True, True, whole)])
+    await wait_until(lambda: state.index.is_exact(bad.worker))
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == [
+        "1 messages of KV events of worker d0 could not be taken"
+    ]
+    await listener.close()
+
+
+async def test_messages_that_are_too_large_are_dropped_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    state = RouterState()
+    listener = await Listener.start("127.0.0.1", SchedulerService(state).service)
+    peer = SchedulerClient(lambda: _found(listener))
+    report = a_decode_report("d0")
+    await peer.report(report)
+    keys = [number.to_bytes(KEY_BYTES, "big") for number in range(MAX_MESSAGE_BLOCKS)]
+    huge = [KvChange(KvTier.GPU, True, keys)]
+    await peer.send_kv_events([KvEvents(report.worker, number, True, True, huge) for number in (1, 2, 3)])
+    assert (await peer.report(msgspec.structs.replace(report, kv_events_through=3))).wants_kv_snapshot
+    assert state.index.num_blocks == 0
+    dropped = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
+    assert dropped == ["1 messages of KV events of worker d0 are dropped: too much is sent"]
+    await listener.close()
+
+
+async def test_index_is_swept_when_many_workers_have_left_though_no_kv_events_come() -> None:
+    state = RouterState()
+    listener = await Listener.start("127.0.0.1", SchedulerService(state).service)
+    peer = SchedulerClient(lambda: _found(listener))
+    for number in range(100):
+        report = a_decode_report(f"d{number}")
+        await peer.report(report)
+        key = number.to_bytes(KEY_BYTES, "big")
+        await peer.send_kv_events([KvEvents(report.worker, 1, True, True, [KvChange(KvTier.GPU, True, [key])])])
+    await wait_until(lambda: state.index.num_blocks == 100)
+    for number in range(1, 100):
+        await peer.say_leaving(WorkerLeft(worker=a_decode_report(f"d{number}").worker))
+    assert state.index.num_blocks == 100
+    await peer.report(a_decode_report("d0"))
+    await wait_until(lambda: state.index.num_blocks == 1)
     await listener.close()
 
 

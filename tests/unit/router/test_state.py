@@ -229,11 +229,30 @@ def test_worker_that_one_ingress_cannot_reach_keeps_what_is_known_of_it() -> Non
     state.validate()
 
 
+def test_scheduler_that_stood_still_knows_its_workers_as_before() -> None:
+    """Its reports are read one after the other, and KV events perhaps before some of them."""
+    state = a_state(num_prefill=1, num_decode=2)
+    for worker in DECODES[:2]:
+        state.handle_kv_events(KvEvents(worker, 1, True, True, []), 0.0)
+    assert isinstance(state.place(a_placement_request("r", path=Path.DECODE), 0.0), Placement)
+    charged = {worker.worker: worker.num_placed for worker in state.view(0.0).workers}
+    later = 10 * REPORT_TIMEOUT_S
+    for worker in DECODES[:2]:
+        assert not state.handle_kv_events(KvEvents(worker, 2, False, True, []), later)
+        report = msgspec.structs.replace(a_decode_report(worker, "p0"), kv_events_through=2)
+        state.handle(report, later)
+        assert not state.reply_to(report, later).wants_kv_snapshot
+        state.validate()
+    state.handle(a_prefill_report("p0"), later)
+    assert {worker.worker: worker.num_placed for worker in state.view(later).workers} == charged
+
+
 def test_worker_that_nobody_reaches_and_that_is_silent_is_forgotten() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.handle_kv_events(KvEvents(DECODES[0], 1, True, True, []), 0.0)
     state.disconnected(DECODES[0])
-    state.handle(a_prefill_report("p0"), REPORT_TIMEOUT_S + 1.0)
+    for second in range(int(REPORT_TIMEOUT_S) + 2):
+        state.handle(a_prefill_report("p0"), float(second))
     assert state.handle_kv_events(KvEvents(DECODES[0], 2, False, True, []), REPORT_TIMEOUT_S + 1.0)
     assert state.address_of(DECODES[0]) is None
 

@@ -179,8 +179,8 @@ def test_stream_whose_worker_died_does_not_wait_for_ever() -> None:
     admission.victims = REPLACED_HARM
     assert admission.place("r", 0.0, **REPLACED) is None
     patience_s = SLO.standard.outage_wait_s
+    admission.report(patience_s - 0.01)
     assert admission.control.decide(patience_s - 0.01) == []
-    admission.report(patience_s)
     ((_, answer),) = admission.control.decide(patience_s)
     assert isinstance(answer, Rejection)
     assert not answer.is_overload

@@ -1,11 +1,14 @@
 """A worker that counts fewer requests than are charged to it is asked which it has, and is believed."""
 
+from typing import NoReturn
+
 import msgspec
 import pytest
 
-from cluster.messages.ids import Path, RequestId
+from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.reports import WorkerLoad, WorkerReport
-from cluster.messages.scheduler_events import FirstToken, PrefillDone
+from cluster.messages.scheduler_events import FirstToken, PrefillDone, WorkerLeft
+from router.load.charge import Charge
 from router.load.charges import SETTLED_S
 from router.load.request_audit import NUM_SHORT
 from router.state import RouterState
@@ -52,6 +55,40 @@ class Workers:
     @property
     def charged(self) -> dict[str, int]:
         return {worker.worker: worker.num_placed for worker in self.state.view(self.now).workers}
+
+
+@pytest.mark.parametrize("path", [Path.DECODE, Path.PREFILL, Path.PREFILL_DECODE])
+def test_worker_that_comes_back_has_the_requests_that_are_still_open(path: Path) -> None:
+    workers = Workers()
+    for request_id in ("stays", "ends", "ends before"):
+        workers.place(request_id, path)
+    before = workers.charged
+    ended(workers.state, "ends before", workers.now)
+    for worker in before:
+        workers.state.handle(WorkerLeft(worker=WorkerId(worker)), workers.now)
+    ended(workers.state, "ends", workers.now)
+    workers.state.validate()
+    workers.report(counted=3)
+    assert workers.charged == {worker: number // 3 for worker, number in before.items()}
+    ended(workers.state, "stays", workers.now)
+    assert workers.charged == {"p0": 0, "d0": 0}
+    workers.state.validate()
+
+
+def test_worker_that_comes_back_costs_the_same_however_many_requests_others_have() -> None:
+    class Unwalkable(dict[RequestId, Charge]):
+        def values(self) -> NoReturn:
+            raise AssertionError("all open requests are looked at")
+
+    workers = Workers()
+    workers.place("r", Path.DECODE)
+    charges = workers.state._charges
+    charges._by_id = Unwalkable(charges._by_id)
+    for worker in ("p0", "d0"):
+        workers.state.handle(WorkerLeft(worker=WorkerId(worker)), workers.now)
+    for report in (a_prefill_report("p0"), a_decode_report("d0", "p0")):
+        workers.state.handle(report, workers.now)
+    assert workers.charged == {"p0": 0, "d0": 1}
 
 
 @pytest.mark.parametrize("path", [Path.DECODE, Path.PREFILL])

@@ -44,10 +44,37 @@ def test_worker_is_added_by_its_first_report_alone() -> None:
 def test_silent_worker_is_forgotten_at_the_next_report_of_any_worker() -> None:
     workers = LiveWorkers()
     report(workers, "p0", 0.0)
-    report(workers, "d0", REPORT_TIMEOUT_S)
+    for seconds in range(int(REPORT_TIMEOUT_S) + 1):
+        report(workers, "d0", float(seconds))
     assert set(workers.by_id) == {"p0", "d0"}
     report(workers, "d0", REPORT_TIMEOUT_S + 0.1)
     assert set(workers.by_id) == {"d0"}
+
+
+def test_no_worker_is_forgotten_because_the_scheduler_stood_still() -> None:
+    workers = LiveWorkers()
+    for worker in ("p0", "d0", "d1"):
+        report(workers, worker, 0.0)
+    known = workers.by_id[WorkerId("d0")]
+    later = 10 * REPORT_TIMEOUT_S
+    assert workers.by_pool(later).is_empty, "what they say now is not read yet"
+    report(workers, "d1", later)
+    assert [worker.worker for worker in workers.by_pool(later).decodes] == ["d1"]
+    report(workers, "d0", later)
+    assert [worker.worker for worker in workers.by_pool(later).decodes] == ["d0", "d1"]
+    assert workers.by_id[WorkerId("d0")] is known
+    for seconds in range(int(REPORT_TIMEOUT_S) + 2):
+        report(workers, "d1", later + seconds)
+    assert set(workers.by_id) == {"d1"}, "the others have been silent since"
+    workers.validate()
+
+
+def test_silent_workers_are_forgotten_though_nobody_else_is_there_but_an_ingress_that_asks_seldom() -> None:
+    workers = LiveWorkers()
+    report(workers, "d0", 0.0)
+    for turn in range(1, 10):
+        workers.roster(0, 5.0 * turn)
+    assert not workers.by_id
 
 
 def test_workers_are_sorted_again_at_once_when_one_is_lost_or_comes_back() -> None:

@@ -13,7 +13,9 @@ from router.prefixes.narrowing import Narrowing
 
 SIZE = 8
 """Blocks of a generation."""
-HOLDERS = [Holder(1 << number, number) for number in range(2)]
+HOLDERS = [Holder(1 << number) for number in range(2)]
+for number, each in enumerate(HOLDERS):
+    each.take_slot(number)
 
 paths = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 """Prompts as paths in a tree, so that they share prefixes."""

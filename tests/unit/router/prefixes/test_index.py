@@ -291,6 +291,39 @@ def test_worker_that_does_not_send_its_snapshot_leaves_its_turn_to_others() -> N
     assert index.check(B, 1, TURN_S)
 
 
+def test_worker_whose_snapshot_never_ends_keeps_no_partial_worker_waiting() -> None:
+    index = PrefixIndex(100)
+    index.handle(snapshot(A, 1, stored(*prompt(0, 50))), 0.0)
+    index.handle(snapshot(C, 1, stored(*prompt(1, 80))), 0.0)
+    index.forget(C)
+    for _ in range(5):
+        index.handle(events(A, 2), 0.0)
+    assert not index.is_exact(A)
+    endless = [WorkerId(f"w{number}") for number in range(MOST_TURNS)]
+    assert all(index.check(worker, 0, 0.0) for worker in endless)
+    for number in range(1, 10):
+        for worker in endless:
+            index.handle(KvEvents(worker, number, number == 1, True, [stored(1)], True), 0.1 * number)
+    assert index.check(A, 2, 1.0)
+    index.handle(snapshot(A, 3, stored(*prompt(0, 50))), 1.0)
+    assert index.is_exact(A)
+
+
+def test_partial_worker_whose_snapshot_never_ends_keeps_no_other_one_waiting_for_long() -> None:
+    index = PrefixIndex(100)
+    for worker in (A, B):
+        index.handle(snapshot(worker, 1, stored(*prompt(0, 50))), 0.0)
+    index.handle(snapshot(C, 1, stored(*prompt(1, 80))), 0.0)
+    index.forget(C)
+    for _ in range(5):
+        index.handle(events(A, 2), 0.0)
+    assert index.check(A, 2, 0.0)
+    for number in range(3, 10):
+        index.handle(KvEvents(A, number, number == 3, True, [stored(1)], True), number * TURN_S / 10)
+    assert not index.check(B, 1, TURN_S - 0.1)
+    assert index.check(B, 1, TURN_S)
+
+
 def test_worker_is_exact_when_the_last_part_of_its_snapshot_is_here() -> None:
     parts = [
         KvEvents(A, 1, True, True, [stored(1)], True),

@@ -210,14 +210,16 @@ class Stream(RuleBasedStateMachine):
 class CrowdedStream(Stream):
     """An index with room for half of the blocks: it finds too little, never too much, and knows of whom."""
 
+    max_blocks = NUM_BLOCKS // 2
+
     def __init__(self) -> None:
         super().__init__()
-        self.index = PrefixIndex(max_blocks=NUM_BLOCKS // 2)
+        self.index = PrefixIndex(self.max_blocks)
 
     @invariant()
     def is_sound(self) -> None:
         self.index.validate()
-        assert self.index.num_blocks <= NUM_BLOCKS // 2
+        assert self.index.num_blocks <= self.max_blocks
         for first in range(NUM_BLOCKS):
             self.look_up([*range(first, NUM_BLOCKS), *range(first)])
 
@@ -233,8 +235,24 @@ class CrowdedStream(Stream):
             assert hit.num_gpu_blocks <= right_hit.num_gpu_blocks
 
 
+class EmptyingStream(CrowdedStream):
+    """Workers that empty their caches faster than a large index can follow."""
+
+    max_blocks = 1 << 20
+
+    @rule(worker=workers, block=st.integers(0, NUM_BLOCKS - 1), number=st.integers(1, 20))
+    def empty_often(self, worker: WorkerId, block: int, number: int) -> None:
+        self.hear(self.message(worker, [(KvTier.GPU, True, [block]), (KvTier.GPU, False, None)] * number))
+
+    @rule()
+    def sweep(self) -> None:
+        self.index.sweep()
+
+
 TestStream, TestCrowdedStream = Stream.TestCase, CrowdedStream.TestCase
+TestEmptyingStream = EmptyingStream.TestCase
 TestStream.settings = TestCrowdedStream.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestEmptyingStream.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
 
 
 @given(
