@@ -104,6 +104,15 @@ def test_pair_that_a_placement_wanted_comes_before_those_in_advance() -> None:
     assert order == LinkOrder(WorkerId("p2"))
 
 
+@pytest.mark.parametrize(("linked", "expected"), [("p0", "p1"), ("p1", "p0")])
+def test_link_in_advance_goes_to_the_prefill_worker_with_the_fewest_links(linked: str, expected: str) -> None:
+    plan = Plan()
+    links: dict[WorkerId, LinkSpeed | None] = {WorkerId(linked): SPEED}
+    plan.plan.reported(msgspec.structs.replace(a_decode_report("d0", ""), links=links), 0.0)
+    order = plan.report("d1")
+    assert order is not None and order.prefill == expected
+
+
 def test_wish_is_forgotten_when_it_is_old() -> None:
     plan = Plan(" ".join(f"p{number}" for number in range(LINKS_AHEAD + 1)), "d0")
     ahead: dict[WorkerId, LinkSpeed | None] = {WorkerId(f"p{number}"): SPEED for number in range(LINKS_AHEAD)}

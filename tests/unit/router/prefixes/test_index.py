@@ -6,7 +6,7 @@ from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from router.prefixes.expected_blocks import ExpectedBlocks
 from router.prefixes.index import PREDICTION_TTL_S, Hit, PrefixIndex
-from router.prefixes.runs import STRIDE_BLOCKS
+from router.prefixes.runs import DENSE_BLOCKS, STRIDE_BLOCKS
 from router.prefixes.snapshot_turns import MOST_TURNS, TURN_S
 from router.prefixes.worker_bits import WorkerBits
 
@@ -215,6 +215,15 @@ def test_prompt_that_is_looked_up_stays_and_so_does_one_that_is_stored_again() -
         index.handle(events(B, number, stored(*prompt(1))), 0.0)
         assert longest(index, prompt(0))[A] == Hit(10, 10)
         assert longest(index, prompt(1))[B] == Hit(10, 10)
+
+
+def test_look_up_keeps_the_end_of_a_prompt_whose_beginning_others_have_just_used() -> None:
+    """Prompts begin with the same blocks, as those with one system prompt do, and one of them goes on for long."""
+    index = an_index(snapshot(A, 1, stored(*prompt(0, 2 * DENSE_BLOCKS))), max_blocks=4096)
+    for number in range(2, 100):
+        index.handle(events(A, number, stored(*prompt(number, 100))), 0.0)
+        assert longest(index, prompt(0, DENSE_BLOCKS)) == {A: Hit(DENSE_BLOCKS, DENSE_BLOCKS)}
+        assert longest(index, prompt(0, 2 * DENSE_BLOCKS)) == {A: Hit(2 * DENSE_BLOCKS, 2 * DENSE_BLOCKS)}
 
 
 def test_first_blocks_of_a_prompt_stay_longest() -> None:

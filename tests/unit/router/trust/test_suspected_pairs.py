@@ -1,12 +1,13 @@
 """Two strikes: what one wrong handoff, several at once, and good ones in between do to a pair."""
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.scheduler_events import HandoffChecked, HandoffVerdict
-from router.trust.suspected_pairs import NUM_CLEARING, PAIR_QUARANTINE_S, SuspectedPairs
+from router.trust.suspected_pairs import MAX_SUSPECTS, NUM_CLEARING, PAIR_QUARANTINE_S, SuspectedPairs
 
 P0, P1, D0 = WorkerId("p0"), WorkerId("p1"), WorkerId("d0")
 PAIR = (P0, D0)
@@ -72,6 +73,13 @@ def test_worker_that_is_gone_leaves_nothing_behind() -> None:
     assert pairs.barred(False, 0.0) == {PAIR}
     pairs.forget(D0)
     assert (pairs.num_strikes(PAIR), pairs.barred(False, 0.0)) == (0, frozenset())
+
+
+def test_oldest_of_too_many_suspicions_is_dropped() -> None:
+    pairs, suspected = SuspectedPairs(), [(WorkerId(f"p{number}"), D0) for number in range(MAX_SUSPECTS + 1)]
+    for prefill, _ in suspected:
+        pairs.checked(msgspec.structs.replace(strike(1), prefill=prefill), 0.0)
+    assert pairs.barred(False, 0.0) == frozenset(suspected[1:])
 
 
 class AnyChecks(RuleBasedStateMachine):

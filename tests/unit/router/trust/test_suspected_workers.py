@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cluster.messages.ids import IngressId, WorkerId
 from router.trust import suspected_workers
-from router.trust.suspected_workers import AGREE_S, LEAST_HOLD_S, MOST_HOLD_S, REPEAT_S, SuspectedWorkers
+from router.trust.suspected_workers import AGREE_S, LEAST_HOLD_S, MAX_PAIRS, MOST_HOLD_S, REPEAT_S, SuspectedWorkers
 
 D0, D1 = WorkerId("d0"), WorkerId("d1")
 ONE, OTHER = IngressId("one"), IngressId("other")
@@ -80,6 +80,13 @@ def test_worker_that_is_gone_is_forgotten() -> None:
     suspects.forget(D0)
     suspects.validate()
     assert not suspects.of(ONE, 0.1)
+
+
+def test_oldest_of_too_many_failures_is_forgotten() -> None:
+    suspects, failed = SuspectedWorkers(), [WorkerId(f"d{number}") for number in range(MAX_PAIRS + 1)]
+    for worker in failed:
+        suspects.suspect(ONE, worker, 0.0)
+    assert suspects.of(ONE, 0.0) == frozenset(failed[1:])
 
 
 @given(
