@@ -4,78 +4,28 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from cluster.messages.ids import IngressId, Path, RequestId, SloClass
+from cluster.messages.ids import RequestId, SloClass
 from cluster.messages.placement import Placement, PlacementRequest, Prediction, Rejection, Slo
-from cluster.messages.scheduler_events import FirstToken, Pause
-from router.admission.preemption import (
-    BURST_S,
-    GONE_WITHIN_S,
-    LEAST_COST_S,
-    LEAST_RUN_S,
-    LONGEST_PAUSE_S,
-    MAX_PAUSES,
-    TIME_SHARE,
-)
-from router.state import RouterState
+from cluster.messages.scheduler_events import FirstToken
+from router.admission.preemption import GONE_WITHIN_S, LEAST_RUN_S, LONGEST_PAUSE_S, MAX_PAUSES
 from tests.expected import present
 from tests.unit.clusters import SLO, a_report, ask, ended, put
-
-INTERACTIVE, STANDARD, BATCH = SloClass
-LONG = 15_500
-"""Prompt tokens of which NUM_LONG fill a worker's memory."""
-NUM_LONG = 20
-WORKERS = ["d0"]
-BEGAN = 60.0
-"""When the long requests begin to decode. They were placed at time 0."""
-NOW = BEGAN + 3.0
-INGRESS = IngressId("one")
-
-
-def a_full_worker(
-    slo_class: SloClass = BATCH, number: int = NUM_LONG, num_workers: int = 1, *, preempts: bool = True, **fields: Any
-) -> RouterState:
-    """Decode workers that decode long requests since BEGAN. It is NOW."""
-    state = RouterState(SLO, preempts=preempts)
-    workers = [f"d{number}" for number in range(num_workers)]
-    report(state, workers, 0.0)
-    for worker in workers:
-        decode_long(state, worker, 0.0, BEGAN, [f"{worker}.{n}" for n in range(number)], slo_class, **fields)
-    report(state, workers, NOW)
-    return state
-
-
-def decode_long(
-    state: RouterState,
-    worker: str,
-    placed_at: float,
-    began_at: float,
-    names: list[str],
-    slo_class: SloClass = BATCH,
-    **fields: Any,
-) -> None:
-    others = frozenset(view.worker for view in state.view(placed_at).workers if view.worker != worker)
-    long = {"slo_class": slo_class, "can_pause": True, "excluded": others, "path": Path.DECODE} | fields
-    for name in names:
-        put(state, ask(name, LONG, **long), placed_at)
-    for name in names:
-        state.handle(FirstToken(request_id=RequestId(name)), began_at)
-
-
-def report(state: RouterState, workers: list[str], now: float) -> None:
-    for worker in workers:
-        state.handle(a_report(worker), now)
-
-
-def asks(
-    state: RouterState, now: float = NOW, slo_class: SloClass = INTERACTIVE, name: str = "r", **fields: Any
-) -> tuple[Placement | Rejection | None, list[Pause]]:
-    """The answer to a request, and the pauses for it."""
-    answer = state.place(ask(name, 12_000, slo_class=slo_class, **fields), now)
-    state.validate()
-    return answer, [pause for _, pause, _ in state.take_pauses()]
+from tests.unit.router.admission.full_workers import (
+    BATCH,
+    BEGAN,
+    INGRESS,
+    INTERACTIVE,
+    NOW,
+    NUM_LONG,
+    STANDARD,
+    WORKERS,
+    a_full_worker,
+    asks,
+    comes_back,
+    decode_long,
+    report,
+)
 
 
 def predicted(placement: Placement) -> Prediction:
@@ -84,21 +34,6 @@ def predicted(placement: Placement) -> Prediction:
 
 def slo(placement: Placement) -> Slo:
     return present(placement.slo)
-
-
-def comes_back(state: RouterState, pause: Pause, now: float, **fields: Any) -> Placement | Rejection | None:
-    """The ingress has paused the request, and asks for it anew."""
-    asked = ask(
-        pause.request_id,
-        LONG + 100,
-        num_output_tokens=100,
-        slo_class=BATCH,
-        can_pause=True,
-        **({"attempt": pause.attempt + 1, "num_pauses": 1, "is_paused": True} | fields),
-    )
-    answer = state.place(asked, now)
-    state.validate()
-    return answer
 
 
 def test_batch_request_pauses_for_an_interactive_one_that_would_be_late() -> None:
@@ -166,14 +101,6 @@ def test_request_that_meets_its_slo_anyway_has_nobody_pause() -> None:
 def test_request_that_would_be_late_all_the_same_has_nobody_pause() -> None:
     _, pauses = asks(a_full_worker(), age_s=50.0)
     assert pauses == []
-
-
-def test_room_that_is_being_left_is_not_asked_for_twice() -> None:
-    state = a_full_worker()
-    _, first = asks(state, name="r1")
-    _, second = asks(state, name="r2")
-    asked = [pause.request_id for pause in [*first, *second]]
-    assert 1 <= len(set(asked)) == len(asked) <= 2
 
 
 def test_paused_request_stays_charged_until_its_ingress_asks_anew() -> None:
@@ -266,32 +193,6 @@ def test_paused_request_outlasts_its_age_and_a_full_worker() -> None:
     _, (pause,) = asks(state)
     assert comes_back(state, pause, NOW + 0.1, age_s=1000.0) is None
     assert state.num_waiting == 1
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    arrivals=st.lists(
-        st.tuples(st.sampled_from([0.0, 0.1, 1.0, 5.0]), st.sampled_from(list(SloClass)), st.booleans()), max_size=30
-    )
-)
-def test_pauses_are_bounded_in_any_rush(arrivals: list[tuple[float, SloClass, bool]]) -> None:
-    """No request pauses more than MAX_PAUSES times, none for its equals, and all together within the budget."""
-    state, now = a_full_worker(num_workers=2), NOW
-    num_pauses: dict[RequestId, int] = {}
-    for number, (gap_s, slo_class, is_answered) in enumerate(arrivals):
-        now += gap_s
-        report(state, ["d0", "d1"], now)
-        _, pauses = asks(state, now, slo_class, f"r{number}")
-        assert not pauses or slo_class is not BATCH
-        for pause in pauses:
-            num_pauses[pause.request_id] = num_pauses.get(pause.request_id, 0) + 1
-            if is_answered:
-                comes_back(state, pause, now, num_pauses=num_pauses[pause.request_id])
-        state.decide(now)
-        for _, pause, _ in state.take_pauses():
-            num_pauses[pause.request_id] = num_pauses.get(pause.request_id, 0) + 1
-    assert all(number <= MAX_PAUSES for number in num_pauses.values())
-    assert sum(num_pauses.values()) * LEAST_COST_S <= 2 * (BURST_S + TIME_SHARE * now)
 
 
 def test_request_of_a_lower_class_than_all_that_run_is_refused_as_before() -> None:

@@ -197,9 +197,10 @@ def verdict(
     is_contended: bool = True,
     victims: float = 0.0,
     is_replaced: bool = False,
+    is_paused: bool = False,
 ) -> Verdict:
     """Of a request with this risk and so many victims, on a worker that has other work."""
-    request = ask("r", 2000, slo_class=slo_class)
+    request = ask("r", 2000, slo_class=slo_class, is_paused=is_paused)
     asked = PlacementInput(
         request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others([], 1, 1.0, 1.0, [], 0.0, 0.0, 0.0), 0.0
     )
@@ -228,6 +229,14 @@ def test_request_whose_worker_failed_is_judged_by_the_harm_that_it_does_alone() 
     assert verdict(1.0, is_replaced=True, excess=4.0) is Verdict.ADMIT
     assert verdict(1.0, is_replaced=True, victims=0.9 * REPLACED_HARM) is Verdict.ADMIT
     assert verdict(0.0, is_replaced=True, victims=REPLACED_HARM) is Verdict.WAIT
+
+
+def test_paused_request_is_judged_as_a_new_one_and_does_not_take_back_what_it_has_left() -> None:
+    for risk in (0.0, 0.5, 1.0):
+        for victims in (0.0, 0.4 * REPLACED_HARM, 0.9 * REPLACED_HARM):
+            paused = verdict(risk, BATCH, victims=victims, is_replaced=True, is_paused=True)
+            assert paused is verdict(risk, BATCH, victims=victims)
+    assert verdict(0.5, BATCH, victims=0.9 * REPLACED_HARM, is_replaced=True, is_paused=True) is Verdict.WAIT
 
 
 def test_tenant_far_above_its_share_needs_a_better_chance_while_others_wait() -> None:
