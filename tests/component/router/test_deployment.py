@@ -1,0 +1,93 @@
+"""The Scheduler as Serve runs it, on a real listener: what it does once a newer one has taken over."""
+
+import asyncio
+
+import pytest
+
+from cluster.clients.scheduler_client import SchedulerClient
+from cluster.config.scheduler import SchedulerConfig
+from cluster.messages.ids import Address, IngressId
+from cluster.messages.placement import Placement
+from cluster.messages.scheduler_events import OpenRequests
+from cluster.network.interface import Interface
+from cluster.rpc.connection import Connection, ConnectionLost, NobodyThere, Service
+from cluster.rpc.listener import connect
+from cluster.rpc.protocol import OPEN_REQUESTS, PLACE, REPLACED
+from cluster.scheduler_registry import SchedulerRecord, SchedulerRegistry
+from router import deployment, epoch_watch
+from router.deployment import Scheduler
+from tests.expected import present
+from tests.unit.clusters import SLO, a_report, ask
+from tests.unit.factories import an_address
+from tests.unit.memory_store import MemoryStore
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> SchedulerRegistry:
+    """What Ray would keep. The rest of the process stays as it is."""
+    registry = SchedulerRegistry(MemoryStore())
+    monkeypatch.setattr(deployment, "scheduler_registry", lambda: registry)
+    monkeypatch.setattr(deployment, "own_interface_of", lambda host: Interface(present(host), None))
+    monkeypatch.setattr(deployment, "own_node", lambda: "n0")
+    for name in ("join_cluster", "set_up_logging", "collect_rarely"):
+        monkeypatch.setattr(deployment, name, lambda: None)
+    return registry
+
+
+async def started() -> Scheduler:
+    scheduler = Scheduler.__new__(Scheduler)
+    await scheduler.__init__(SLO, SchedulerConfig(), "127.0.0.1")  # type: ignore[misc]  # as Serve does
+    return scheduler
+
+
+async def an_ingress(address: Address) -> Connection:
+    connection = await connect(address, Service())
+    connection.post(OPEN_REQUESTS, OpenRequests(ingress=IngressId("one"), connection=1, requests=[]))
+    return connection
+
+
+async def is_out_of_service(scheduler: Scheduler, address: Address, ingress: Connection) -> None:
+    """Its peers look for the newest Scheduler, nobody reaches this one, and Serve ends it."""
+    async with asyncio.timeout(5):
+        await ingress.lost.wait()
+    with pytest.raises(ConnectionLost):
+        await ingress.call(PLACE, ask("after", 100))
+    with pytest.raises(NobodyThere):
+        await connect(address, Service())
+    with pytest.raises(RuntimeError, match="newer Scheduler"):
+        await scheduler.check_health()
+
+
+async def test_scheduler_that_a_peer_tells_of_a_newer_one_ends_its_service(registry: SchedulerRegistry) -> None:
+    scheduler = await started()
+    own = present(registry.newest())
+    worker, ingress = SchedulerClient(lambda: _found(own)), await an_ingress(own.address)
+    await worker.report(a_report("d0"))
+    before = await ingress.call(PLACE, ask("before", 100))
+    assert isinstance(before, Placement)
+    ingress.post(REPLACED, own.epoch)
+    still = await ingress.call(PLACE, ask("still", 100))
+    assert isinstance(still, Placement)
+    await scheduler.check_health()
+    ingress.post(REPLACED, own.epoch + 1)
+    await is_out_of_service(scheduler, own.address, ingress)
+
+
+async def test_scheduler_that_finds_a_newer_one_lets_go_of_the_requests_that_wait(
+    registry: SchedulerRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epoch_watch, "WATCH_S", 0.01)
+    scheduler = await started()
+    own = present(registry.newest())
+    ingress = await an_ingress(own.address)
+    waiting = asyncio.create_task(ingress.call(PLACE, ask("waits", 100)))
+    await scheduler.check_health()
+    registry.claim(an_address("newer"), "n1")
+    async with asyncio.timeout(5):
+        with pytest.raises(ConnectionLost):
+            await waiting
+    await is_out_of_service(scheduler, own.address, ingress)
+
+
+async def _found(record: SchedulerRecord) -> SchedulerRecord:
+    return record
