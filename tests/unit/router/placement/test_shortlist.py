@@ -64,14 +64,17 @@ def test_worker_that_harms_nobody_is_found_where_all_others_would(good: int) -> 
 
 
 def test_proved_link_is_found_in_a_wide_pool() -> None:
-    """Each decode worker has a link to one of the prefill workers only."""
+    """Each decode worker has a link to one of the prefill workers only, which may not be on the shortlist."""
     state = RouterState(SLO)
     for number in range(MANY):
-        state.handle(a_report(f"p{number}"), 0.0)
+        state.handle(a_report(f"p{number}", is_plain=True), 0.0)
     for number in range(8):
-        state.handle(a_report(f"d{number}", {f"p{37 * number}": None}), 0.0)
-    placed = put(state, ask("r", 3_000, path=Path.PREFILL_DECODE), 0.0)
-    assert present(placed.prefill) == f"p{37 * int(on(placed)[1:])}"
+        state.handle(a_report(f"d{number}", {f"p{31 * number + 1}": None}, is_plain=True), 0.0)
+    for number in range(8):
+        decoding(state, f"busy{number}", 300, f"d{number}", 0.0)
+    placed = put(state, ask("r", 1_500), 0.1)
+    assert placed.path is Path.PREFILL_DECODE
+    assert present(placed.prefill) == f"p{31 * int(on(placed)[1:]) + 1}"
 
 
 def test_busy_workers_of_a_wide_pool_get_less_than_idle_ones() -> None:
