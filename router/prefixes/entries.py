@@ -147,7 +147,7 @@ class Entries:
             num_swept += len(shard)
             gone: list[bytes] = []
             for key, entry in shard.items():
-                if (entry & GENERATION) < oldest:
+                if oldest and (entry & GENERATION) < oldest:
                     gone.append(key)
                 elif entry & places:
                     rest = self._without(entry, places)
