@@ -15,13 +15,14 @@ import argparse
 import asyncio
 import gc
 import itertools
+import logging
 import random
 import secrets
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from math import inf
 from pathlib import Path
 from statistics import quantiles
@@ -44,7 +45,7 @@ from cluster.messages.placement import Placement, PlacementRequest
 from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed, SchedulerEvent
 from cluster.network.secret import establish_secret
 from cluster.repository import REPO_ROOT
-from cluster.rpc.connection import Connection
+from cluster.rpc.connection import Connection, ConnectionLost
 from cluster.rpc.protocol import EVENTS, HEARD, OPEN_REQUESTS
 from cluster.scheduler_registry import SchedulerRecord
 
@@ -56,6 +57,11 @@ LONG_PROMPT_TOKENS = 8_000
 """Tokens of the prompts that overload the workers. One takes a worker some 0.8 s, by the samples of its steps."""
 ASKED_PER_S = 3.6
 """Such prompts that are asked for per second and worker: three times as many as a worker computes."""
+OVERWHELMED = "the Scheduler answered no ping for some seconds, so its peers have given up their connections"
+MOST_ASKED = 256
+"""Placements without overload that are waited for at a time. Where the Scheduler makes fewer than are asked for, more
+would only lengthen their latency; fewer may not keep the Scheduler busy.
+"""
 FILLED_S = 6.0
 """Time after which the first of them reach their deadlines in the queue, in seconds."""
 SAMPLED_S = 10.0
@@ -272,15 +278,19 @@ async def fill(ingresses: list[Ingress], num_open: int) -> Opened:
 
 
 async def turn_over(ingresses: list[Ingress], opened: Opened, rate: float, until: "asyncio.Task[float]") -> int:
-    """Close and place requests at a rate. Returns how many were placed."""
-    chance, number, num_placed = random.Random(0), 10_000_000, 0
+    """Close and place requests at a rate, as long as few wait for their answer. Returns how many were placed."""
+    chance, number, num_placed, is_lost = random.Random(0), 10_000_000, 0, False
     pending: set[asyncio.Task[None]] = set()
 
     async def one(at: int, number: int) -> None:
-        nonlocal num_placed
+        nonlocal num_placed, is_lost
         ingress, request, placement = opened[at]
-        ingress.close(request, placement)
-        placed = await ingress.place(number)
+        try:
+            ingress.close(request, placement)
+            placed = await ingress.place(number)
+        except ConnectionLost:
+            is_lost = True
+            return
         if placed is not None:
             opened[at] = (ingress, *placed)
             num_placed += 1
@@ -288,8 +298,10 @@ async def turn_over(ingresses: list[Ingress], opened: Opened, rate: float, until
     began = perf_counter()
     num_asked = 0
     while not until.done():
+        if is_lost:
+            raise SystemExit(OVERWHELMED)
         due = int((perf_counter() - began) * rate)
-        for at in chance.sample(range(len(opened)), min(due - num_asked, len(opened))):
+        for at in chance.sample(range(len(opened)), max(0, min(due - num_asked, MOST_ASKED - len(pending)))):
             number += 1
             task = asyncio.create_task(one(at, number))
             pending.add(task)
@@ -306,21 +318,29 @@ async def overload(ingresses: list[Ingress], rate: float, until: "asyncio.Task[A
     """
     answered: Counter[bool] = Counter()
     pending: set[asyncio.Task[None]] = set()
-    began, numbers = perf_counter(), itertools.count(secrets.randbits(60))
+    began, numbers, is_lost = perf_counter(), itertools.count(secrets.randbits(60)), False
 
     async def one(number: int) -> None:
+        nonlocal is_lost
         ingress = ingresses[number % len(ingresses)]
-        answer = await ingress.place(number, LONG_PROMPT_TOKENS)
+        try:
+            answer = await ingress.place(number, LONG_PROMPT_TOKENS)
+        except ConnectionLost:
+            is_lost = True
+            return
         if perf_counter() - began >= FILLED_S and not until.done():
             answered[answer is not None] += 1
         if answer is not None:
             request, placement = answer
             await asyncio.sleep(placement.predicted.ttft_s if placement.predicted else 0.0)
-            ingress.computed(request)
-            ingress.close(request, placement)
+            with suppress(ConnectionLost):
+                ingress.computed(request)
+                ingress.close(request, placement)
 
     num_asked = 0
     while not until.done():
+        if is_lost:
+            raise SystemExit(OVERWHELMED)
         due = int((perf_counter() - began) * rate)
         for _ in range(due - num_asked):
             task = asyncio.create_task(one(next(numbers)))
@@ -338,6 +358,7 @@ def main() -> None:
     parser.add_argument("--open", type=int, default=60_000, help="open requests (default: 60000)")
     parser.add_argument("--rate", type=float, default=6000.0, help="placements per second to ask for (default: 6000)")
     asked = parser.parse_args()
+    logging.getLogger("baton").setLevel(logging.ERROR)
     establish_secret(lambda own: own)
     figures = uvloop.run(measure(asked.workers, asked.open, asked.rate))
     print(f"{asked.workers} workers, {asked.open} open requests, {INGRESSES} ingresses; CPUs of the Scheduler process")

@@ -4,6 +4,7 @@ It prints its address as JSON, and ends with its standard input.
 """
 
 import asyncio
+import logging
 import sys
 
 import msgspec
@@ -27,4 +28,5 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("baton").setLevel(logging.ERROR)
     uvloop.run(serve())

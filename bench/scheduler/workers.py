@@ -7,6 +7,7 @@ It prints a line as soon as every worker has reported, and ends with its standar
 """
 
 import asyncio
+import logging
 import mmap
 import random
 import sys
@@ -112,6 +113,7 @@ async def run(address: Address, num_workers: int, counts: memoryview) -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("baton").setLevel(logging.ERROR)
     _, encoded, num, path = sys.argv
     where = msgspec.json.decode(encoded, type=Address)
     uvloop.run(run(where, int(num), shared_counts(Path(path), int(num))))
