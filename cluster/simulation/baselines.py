@@ -215,8 +215,8 @@ def _priced(rule: Policy, placement_input: PlacementInput, left: Candidates, mod
 
 def _without(candidates: Candidates, refused: WorkerState | None) -> Candidates:
     decodes = [worker for worker in candidates.decodes if worker is not refused]
-    may_hand_over, stale_share, suspects = candidates.may_hand_over, candidates.stale_share, candidates.suspects
-    return Candidates(None, candidates.prefills, decodes, stale_share, suspects, may_hand_over)
+    may_hand_over, stale_share, barred = candidates.may_hand_over, candidates.stale_share, candidates.barred
+    return Candidates(None, candidates.prefills, decodes, stale_share, barred, may_hand_over)
 
 
 def _admission(rule: Policy, engines: Engines = Engines.FIRST_COME) -> Baseline:

@@ -252,9 +252,7 @@ def _only(
     request = placement_input.request
     is_decode = worker.pool is Pool.DECODE
     prefills, decodes = (candidates.prefills, [left]) if is_decode else ([left], list[WorkerState]())
-    return Candidates(
-        request.path, prefills, decodes, candidates.stale_share, candidates.suspects, request.can_hand_over
-    )
+    return Candidates(request.path, prefills, decodes, candidates.stale_share, candidates.barred, request.can_hand_over)
 
 
 def _gain_on(choice: Choice | None, left: WorkerState) -> float:

@@ -56,6 +56,7 @@ class Candidates:
 
     __slots__ = (
         "all_prefills",
+        "barred",
         "decodes",
         "is_shortlist",
         "may_hand_over",
@@ -63,7 +64,6 @@ class Candidates:
         "may_stay",
         "prefills",
         "stale_share",
-        "suspects",
         "wish",
     )
 
@@ -73,13 +73,13 @@ class Candidates:
         prefills: list[WorkerState],
         decodes: list[WorkerState],
         stale_share: float,
-        suspects: frozenset[Pair],
+        barred: frozenset[Pair],
         can_hand_over: bool,
         all_prefills: list[WorkerState] | None = None,
         *,
         is_shortlist: bool = False,
     ) -> None:
-        """`path`: the only path that the request may take, or None. `suspects`: pairs that hand nothing over.
+        """`path`: the only path that the request may take, or None. `barred`: pairs that hand nothing over.
         `all_prefills`: the same as `prefills` if it is missing.
         """
         self.prefills = prefills
@@ -89,7 +89,7 @@ class Candidates:
         """Other workers may take the request, too."""
         self.decodes = decodes
         self.stale_share = stale_share
-        self.suspects = suspects
+        self.barred = barred
         self.may_hand_over = can_hand_over and (path is None or path is Path.PREFILL_DECODE)
         self.may_stay = path is None or path is Path.DECODE
         """The request may run on a decode worker alone."""
@@ -101,10 +101,10 @@ class Candidates:
         """
 
     def can_pair(self, prefill: WorkerState, decode: WorkerState) -> bool:
-        return prefill.worker in decode.links and not self.is_suspect(prefill, decode)
+        return prefill.worker in decode.links and not self.is_barred(prefill, decode)
 
-    def is_suspect(self, prefill: WorkerState, decode: WorkerState) -> bool:
-        return bool(self.suspects) and (prefill.worker, decode.worker) in self.suspects
+    def is_barred(self, prefill: WorkerState, decode: WorkerState) -> bool:
+        return bool(self.barred) and (prefill.worker, decode.worker) in self.barred
 
 
 Policy = Callable[[PlacementInput, Candidates, LatencyModels], Choice | None]
@@ -115,7 +115,7 @@ def candidates_of(
     placement_input: PlacementInput,
     usable: "Usable",
     workers: WorkersByPool,
-    suspects: frozenset[Pair],
+    barred: frozenset[Pair],
     num_placed: int,
     *,
     are_few: bool,
@@ -133,7 +133,7 @@ def candidates_of(
         prefills,
         decodes,
         workers.stale_share,
-        suspects,
+        barred,
         request.can_hand_over,
         all_prefills,
         is_shortlist=are_few and max(len(all_prefills), len(all_decodes)) > SHORTLIST,

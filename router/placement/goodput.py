@@ -187,7 +187,7 @@ class _Options:
                 if self._best_pair is None or option.cost < self._best_pair.cost:
                     self._best_pair, self._pairing, self._first = option, decode, number
                 return
-            if self._unproved is None and not self._candidates.is_suspect(prefill.worker, decode.worker):
+            if self._unproved is None and not self._candidates.is_barred(prefill.worker, decode.worker):
                 self._unproved = prefill, decode
         if self._unproved is not None and self._unproved[1] is decode:
             linked = [

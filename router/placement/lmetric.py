@@ -25,7 +25,7 @@ def choose(placement_input: PlacementInput, candidates: Candidates, models: Late
     if decode is not None and candidates.may_hand_over and not _stays(placement_input, candidates, decode):
         prefill = _least(placement_input, candidates.prefills)
         if prefill is not None and not candidates.can_pair(prefill, decode):
-            if not candidates.is_suspect(prefill, decode):
+            if not candidates.is_barred(prefill, decode):
                 candidates.wish = prefill.worker, decode.worker
             linked = [prefill for prefill in candidates.prefills if candidates.can_pair(prefill, decode)]
             prefill = _least(placement_input, linked)

@@ -29,7 +29,9 @@ LEARNED_PER_S: Final = 500.0
 Scheduler some 15 us for each; lower learns later what predictions lack.
 """
 MOST_LEARNABLE: Final = 100.0
-"""Requests that are learnt from at once after few have finished. Higher and lower as above, in a rush."""
+"""Requests that are learnt from at once after few have finished. Higher costs more time at once; lower learns less of
+requests that finish together.
+"""
 GOOD_RISK: Final = 0.1
 """Risk and victims of the best worker of a shortlist up to which no other workers are looked at. Higher places worse in
 large pools under load; lower looks at all workers of a large pool for more of the requests.
@@ -181,7 +183,8 @@ class Placer:
 
 
 def _is_good(choice: Choice | None) -> bool:
-    if choice is None:
+    """Whether a look at other workers would bring little. A policy that predicts nothing gets all workers."""
+    if choice is None or choice.prediction is None:
         return False
     prediction = choice.prediction
-    return prediction is None or prediction.risk + prediction.victims + prediction.future_victims < GOOD_RISK
+    return prediction.risk + prediction.victims + prediction.future_victims < GOOD_RISK

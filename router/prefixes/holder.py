@@ -19,6 +19,7 @@ SLOT_BITS: Final = 3
 
 
 NO_SLOT: Final = -1
+"""The slot of a worker of which the table knows no block."""
 
 
 @final

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from cluster.messages.ids import Path, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from cluster.messages.placement import Placement
-from router.placement.candidates import SHORTLIST
+from router.placement.candidates import SHORTLIST, Candidates, Choice
+from router.placement.placement_input import PlacementInput
+from router.prediction.learned_latency import LatencyModels
 from router.state import RouterState
 from tests.expected import present
 from tests.unit.clusters import SLO, a_report, ask, decoding, put
@@ -61,6 +63,21 @@ def test_worker_that_harms_nobody_is_found_where_all_others_would(good: int) -> 
         if number != good:
             state.handle(a_report(f"d{number}", num_running=1500, kv_cache_usage=0.97), 0.0)
     assert on(put(state, ask("r", 6_000), 0.1)) == f"d{good}"
+
+
+def test_policy_without_predictions_gets_the_whole_pool() -> None:
+    """So that rules that Baton is compared with choose among the same workers."""
+    seen: list[int] = []
+
+    def first(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice:
+        seen.append(len(candidates.decodes))
+        return Choice(Path.DECODE, None, candidates.decodes[0], "the first one")
+
+    state = RouterState(SLO, first)
+    for worker in range(MANY):
+        state.handle(a_report(f"d{worker}"), 0.0)
+    put(state, ask("r", 100), 0.0)
+    assert seen[-1] == MANY
 
 
 def test_proved_link_is_found_in_a_wide_pool() -> None:

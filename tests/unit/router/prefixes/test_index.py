@@ -256,7 +256,8 @@ def test_worker_of_which_blocks_were_dropped_is_partial_until_there_is_room_and_
     assert not index.check(A, 3, 9.0)
 
 
-def test_partial_workers_are_asked_one_at_a_time_and_slowly() -> None:
+def with_two_partial_workers() -> PrefixIndex:
+    """A and B were cut for C, which is gone."""
     index = PrefixIndex(100)
     for worker in (A, B):
         index.handle(snapshot(worker, 1, stored(*prompt(0, 50))), 0.0)
@@ -264,6 +265,11 @@ def test_partial_workers_are_asked_one_at_a_time_and_slowly() -> None:
     index.forget(C)
     for _ in range(5):
         index.handle(events(A, 2), 0.0)  # the sweep takes a few messages
+    return index
+
+
+def test_partial_workers_are_asked_one_at_a_time_and_slowly() -> None:
+    index = with_two_partial_workers()
     assert not index.is_exact(A)
     assert not index.is_exact(B)
     asked = [index.check(worker, 1, 0.0) for worker in (A, B)]
@@ -319,13 +325,7 @@ def test_worker_whose_snapshot_never_ends_keeps_no_partial_worker_waiting() -> N
 
 
 def test_partial_worker_whose_snapshot_never_ends_keeps_no_other_one_waiting_for_long() -> None:
-    index = PrefixIndex(100)
-    for worker in (A, B):
-        index.handle(snapshot(worker, 1, stored(*prompt(0, 50))), 0.0)
-    index.handle(snapshot(C, 1, stored(*prompt(1, 80))), 0.0)
-    index.forget(C)
-    for _ in range(5):
-        index.handle(events(A, 2), 0.0)
+    index = with_two_partial_workers()
     assert index.check(A, 2, 0.0)
     for number in range(3, 10):
         index.handle(KvEvents(A, number, number == 3, True, [stored(1)], True), number * TURN_S / 10)
