@@ -31,6 +31,7 @@ from cluster.messages.scheduler_events import (
 from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.slo import SloConfig
 from router.admission.admission_control import AdmissionControl, Decision
+from router.admission.waiting_queue import MAX_QUEUE
 from router.load.charges import Charges
 from router.load.live_workers import LiveWorkers
 from router.load.report_exchange import ReportExchange
@@ -129,9 +130,14 @@ class RouterState:
         self._charges.release(request.request_id, now)
         return self._admission.place(request, now, ingress)
 
-    def decide(self, now: float) -> list[Decision]:
-        """Answers to requests that have waited, in the order of service."""
-        return self._admission.decide(now)
+    def turn_away(self, request: PlacementRequest, now: float) -> Rejection:
+        """Refuse a request without a look at the workers: more are asked for than can be considered."""
+        self._charges.release(request.request_id, now)
+        return self._admission.turn_away(request, now)
+
+    def decide(self, now: float, most: int = MAX_QUEUE) -> list[Decision]:
+        """Answers to requests that have waited, in the order of service. Where it gives `most`, more may be due."""
+        return self._admission.decide(now, most)
 
     def take_pauses(self) -> list[tuple[IngressId | None, Pause, SloClass]]:
         """The requests that are to pause, with the ingresses that must be asked, and their classes. To be called after

@@ -17,7 +17,7 @@ from router.admission.preemption import LONGEST_PAUSE_S, Preemption
 from router.admission.recent_failures import Failure, Need, RecentFailures
 from router.admission.retry_after import MOST_RETRY_S, RetrySlots, retry_after_s, wait_s
 from router.admission.verdict import Verdict, gain, harm, is_replaced, judge
-from router.admission.waiting_queue import Waiting, WaitingQueue
+from router.admission.waiting_queue import MAX_QUEUE, Waiting, WaitingQueue
 from router.load.live_workers import REPORT_TIMEOUT_S, LiveWorkers, WorkersByPool
 from router.placement.candidates import Candidates, Choice
 from router.placement.goodput import is_hopeless, least_prefill_s
@@ -111,12 +111,23 @@ class AdmissionControl:
             self._queue.add(waiting)
         return answer
 
-    def decide(self, now: float) -> list[Decision]:
-        """Answers to requests that have waited, in the order of service."""
+    def turn_away(self, request: PlacementRequest, now: float) -> Rejection:
+        """Refuse a request without a look at the workers."""
+        self._queue.remove(request.request_id)
+        self._num_refused += 1
+        wait = self._retry_slots.take(request.slo_class, 0.0, now)
+        seconds = retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0)
+        return Rejection(retry_after_s=seconds, why=TOO_MANY, is_overload=True)
+
+    def decide(self, now: float, most: int = MAX_QUEUE) -> list[Decision]:
+        """Answers to requests that have waited, in the order of service. Where it gives `most`, more may be due."""
         decisions: list[Decision] = []
         num_failed = 0
         self._queue.wake(now)
-        while (waiting := self._queue.next_due(is_late=num_failed >= MAX_FAILURES)) is not None:
+        while len(decisions) < most:
+            waiting = self._queue.next_due(is_late=num_failed >= MAX_FAILURES)
+            if waiting is None:
+                break
             is_held = self._quarantine.holds(waiting.request.digest, now)
             answer: Answer | None
             try:

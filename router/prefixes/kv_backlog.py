@@ -7,15 +7,14 @@ order, and the workers take turns, a message each: a worker that sends much dela
 A message is dropped if it is too large, or if too much of its worker waits: the index notices the gap in the worker's
 numbers and asks for a snapshot. While the whole backlog is full, a worker may have no more than an equal share of it.
 
-Invariants: the number of messages, and the blocks of each worker and of all, are those of the messages that wait; only
-workers with messages have a turn.
+Invariant: the blocks of each worker and of all are those of the messages that wait.
 """
 
-from collections import OrderedDict, deque
 from typing import Final
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvEvents
+from router.turns import Turns
 
 SLICE_BLOCKS: Final = 1024
 """Blocks after which a slice ends, with the message that reaches it. More delays placements, by one or two milliseconds
@@ -43,26 +42,16 @@ has slices of many small changes delay placements.
 """
 
 
-class _Waiting:
-    """The messages of one worker."""
-
-    __slots__ = ("messages", "num_blocks")
-
-    def __init__(self) -> None:
-        self.messages: deque[KvEvents] = deque()
-        self.num_blocks = 0
-
-
 class KvBacklog:
     def __init__(self) -> None:
-        self._turns: OrderedDict[WorkerId, _Waiting] = OrderedDict()
-        """The worker whose turn is next is the first one."""
-        self._num_messages = 0
+        self._turns: Turns[WorkerId, KvEvents] = Turns()
+        self._blocks_of: dict[WorkerId, int] = {}
+        """Blocks of each worker that has messages here."""
         self._num_blocks = 0
 
     def __len__(self) -> int:
         """Messages in the backlog."""
-        return self._num_messages
+        return len(self._turns)
 
     def __contains__(self, worker: WorkerId) -> bool:
         """Whether messages of the worker are in the backlog."""
@@ -70,15 +59,11 @@ class KvBacklog:
 
     def add(self, events: KvEvents) -> bool:
         """Returns False if the message is dropped."""
-        num_blocks = _num_blocks(events)
-        waiting = self._turns.get(events.worker)
-        if num_blocks > MAX_MESSAGE_BLOCKS or (waiting is not None and not self._has_room(waiting, num_blocks)):
+        worker, num_blocks = events.worker, _num_blocks(events)
+        if num_blocks > MAX_MESSAGE_BLOCKS or (worker in self and not self._has_room(worker, num_blocks)):
             return False
-        if waiting is None:
-            waiting = self._turns[events.worker] = _Waiting()
-        waiting.messages.append(events)
-        waiting.num_blocks += num_blocks
-        self._num_messages += 1
+        self._turns.add(worker, events)
+        self._blocks_of[worker] = self._blocks_of.get(worker, 0) + num_blocks
         self._num_blocks += num_blocks
         return True
 
@@ -87,33 +72,32 @@ class KvBacklog:
         taken: list[KvEvents] = []
         num_taken = 0
         while self._turns and num_taken < SLICE_BLOCKS:
-            worker, waiting = next(iter(self._turns.items()))
-            taken.append(waiting.messages.popleft())
-            num_blocks = _num_blocks(taken[-1])
-            waiting.num_blocks -= num_blocks
+            worker, events = self._turns.take()
+            taken.append(events)
+            num_blocks = _num_blocks(events)
             num_taken += num_blocks
-            if waiting.messages:
-                self._turns.move_to_end(worker)
-            else:
-                del self._turns[worker]
-        self._num_messages -= len(taken)
+            self._blocks_of[worker] -= num_blocks
+            if worker not in self._turns:
+                del self._blocks_of[worker]
         self._num_blocks -= num_taken
         return taken
 
     def validate(self) -> None:
         """Assert every invariant."""
-        for waiting in self._turns.values():
-            assert waiting.messages
-            assert waiting.num_blocks == sum(map(_num_blocks, waiting.messages)) <= MAX_OF_WORKER
-        assert self._num_messages == sum(len(waiting.messages) for waiting in self._turns.values())
-        assert self._num_blocks == sum(waiting.num_blocks for waiting in self._turns.values())
+        self._turns.validate()
+        waiting = [(worker, _num_blocks(events)) for worker, events in self._turns]
+        assert self._blocks_of == {
+            worker: sum(number for owner, number in waiting if owner == worker) for worker, _ in waiting
+        }
+        assert all(number <= MAX_OF_WORKER for number in self._blocks_of.values())
+        assert self._num_blocks == sum(self._blocks_of.values())
 
-    def _has_room(self, waiting: _Waiting, num_more: int) -> bool:
+    def _has_room(self, worker: WorkerId, num_more: int) -> bool:
         """Whether a worker that has messages here may add blocks."""
         most = MAX_OF_WORKER
         if self._num_blocks + num_more > MAX_WAITING_BLOCKS:
-            most = min(most, MAX_WAITING_BLOCKS // len(self._turns))
-        return waiting.num_blocks + num_more <= most
+            most = min(most, MAX_WAITING_BLOCKS // len(self._blocks_of))
+        return self._blocks_of[worker] + num_more <= most
 
 
 def _num_blocks(events: KvEvents) -> int:

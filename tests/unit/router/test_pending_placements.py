@@ -11,7 +11,7 @@ from cluster.messages.placement import Placement, Rejection
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
 from cluster.simulation.clock import VirtualLoop
 from router.admission.waiting_queue import MOST_LOOK_S
-from router.pending_placements import DECIDE_INTERVAL_S, PendingPlacements
+from router.pending_placements import DECIDE_INTERVAL_S, MOST_IN_TURNS, TURN, PendingPlacements
 from tests.unit.clusters import a_cluster, a_report, ask
 
 
@@ -89,7 +89,7 @@ def test_hundreds_that_wait_are_looked_at_no_more_often() -> None:
         pending.report(a_report("p0"))
         answers = await asyncio.gather(*several)
         assert all(isinstance(answer, Rejection) for answer in answers)
-        assert pending.num_decided <= asyncio.get_running_loop().time() / DECIDE_INTERVAL_S + 2
+        assert pending.num_decided <= asyncio.get_running_loop().time() / DECIDE_INTERVAL_S + 300 / TURN + 2
 
     on_virtual_loop(run())
 
@@ -152,5 +152,99 @@ def test_nobody_waits_for_an_ingress_that_is_gone() -> None:
         assert gone.cancelled()
         assert not stays.done()
         stays.cancel()
+
+    on_virtual_loop(run())
+
+
+GREEDY, MODEST = IngressId("greedy"), IngressId("modest")
+
+
+def is_answered(answer: Any) -> bool:
+    return not isinstance(answer, asyncio.Future) or answer.done()
+
+
+async def turns(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+def test_turn_of_the_event_loop_considers_a_few_requests_and_the_next_one_as_many() -> None:
+    async def run() -> None:
+        pending = CountedPlacements()
+        several = [pending.ask(ask(f"r{number}", 100), GREEDY) for number in range(3 * TURN)]
+        assert sum(map(is_answered, several)) == TURN
+        await turns(1)
+        assert sum(map(is_answered, several)) == 2 * TURN
+        await turns(2)
+        assert all(map(is_answered, several))
+        again = [pending.ask(ask(f"s{number}", 100), GREEDY) for number in range(TURN)]
+        assert all(map(is_answered, again)), "nothing waits, so nobody waits for a turn"
+        pending.state.validate()
+
+    on_virtual_loop(run())
+
+
+def test_ingress_that_asks_for_much_delays_its_own_requests() -> None:
+    async def run() -> None:
+        pending = CountedPlacements()
+        many = [pending.ask(ask(f"r{number}", 100), GREEDY) for number in range(100 * TURN)]
+        one = pending.ask(ask("one", 100), MODEST)
+        await turns(1)
+        assert is_answered(one)
+        assert not all(map(is_answered, many))
+
+    on_virtual_loop(run())
+
+
+def test_ingress_that_asks_for_more_than_its_share_is_refused_and_another_one_is_not() -> None:
+    async def run() -> None:
+        pending = CountedPlacements()
+        many = [pending.ask(ask(f"r{number}", 100), GREEDY) for number in range(MOST_IN_TURNS + TURN)]
+        assert not any(isinstance(answer, Rejection) for answer in many)
+        refused = pending.ask(ask("beyond", 100), GREEDY)
+        assert isinstance(refused, Rejection)
+        assert refused.is_overload
+        assert 1.0 <= refused.retry_after_s <= 60.0
+        resumed = pending.ask(ask("resumed", 100, attempt=2), GREEDY)
+        one = pending.ask(ask("one", 100), MODEST)
+        assert isinstance(resumed, asyncio.Future)
+        assert isinstance(one, asyncio.Future)
+
+    on_virtual_loop(run())
+
+
+def test_request_that_ends_before_its_turn_is_not_placed() -> None:
+    async def run() -> None:
+        pending = CountedPlacements()
+        for number in range(TURN):
+            pending.ask(ask(f"r{number}", 100, path=Path.DECODE), GREEDY)
+        ended = pending.ask(ask("ended", 100, path=Path.DECODE), GREEDY)
+        gone = pending.ask(ask("gone", 100, path=Path.DECODE), MODEST)
+        pending.tell(RequestClosed(request_id=RequestId("ended")))
+        pending.withdraw_of(MODEST)
+        await turns(3)
+        assert isinstance(ended, asyncio.Future)
+        assert isinstance(gone, asyncio.Future)
+        assert ended.cancelled()
+        assert gone.cancelled()
+        assert sum(worker.num_placed for worker in pending.state.view(0.0).workers) == TURN
+        pending.state.validate()
+
+    on_virtual_loop(run())
+
+
+def test_wait_for_a_turn_counts_as_age_of_the_request() -> None:
+    async def run() -> None:
+        pending, loop = CountedPlacements(), asyncio.get_running_loop()
+        for number in range(TURN):
+            pending.ask(ask(f"r{number}", 100), GREEDY)
+        late = pending.ask(ask("late", 100, age_s=0.5), GREEDY)
+        assert isinstance(late, asyncio.Future)
+        asked_at = loop.time()
+        loop.time = lambda: asked_at + 0.25  # type: ignore[method-assign]
+        placed = await late
+        assert isinstance(placed, Placement)
+        assert placed.predicted is not None
+        assert placed.predicted.waits_s == pytest.approx(0.75)
 
     on_virtual_loop(run())
