@@ -1,9 +1,9 @@
 """Events of an ingress process for the Scheduler, kept until the Scheduler has them. Pure.
 
-Events are numbered and posted at once, and kept until their numbers are acknowledged. On a new connection to the same
-Scheduler process, the open requests are listed first, and then the kept events are sent again; the Scheduler takes each
-event once (router/ingresses.py). A closed request whose end is among the kept events is listed as open, so that the
-Scheduler learns from its end.
+Events are numbered and sent soon (cluster/clients/event_sender.py), and kept until their numbers are acknowledged. On a
+new connection to the same Scheduler process, the open requests are listed first, and then the kept events are sent
+again; the Scheduler takes each event once (router/ingresses.py). A closed request whose end is among the kept events is
+listed as open, so that the Scheduler learns from its end.
 
 A new Scheduler process does not know the requests of this ingress, so kept events about them are dropped. Lost engines
 and wrong handoffs outlast requests, and are sent to it again.

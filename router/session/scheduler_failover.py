@@ -9,8 +9,8 @@
   (`Objective.outage_wait_s`). A request waits without limit for the answer of a Scheduler that is there, because the
   request may be in the Scheduler's queue.
 
-Events of sessions are posted at once and kept until the Scheduler has them (cluster/clients/scheduler_outbox.py). The
-open requests are listed every LOOK_INTERVAL_S.
+Events of sessions are sent soon (cluster/clients/event_sender.py) and kept until the Scheduler has them
+(cluster/clients/scheduler_outbox.py). The open requests are listed every LOOK_INTERVAL_S.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from contextlib import suppress
 
 import msgspec
 
+from cluster.clients.event_sender import EventSender
 from cluster.clients.known_workers import KnownWorkers
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.scheduler_outbox import SchedulerOutbox
@@ -31,7 +32,7 @@ from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import EngineLostWith, Pause, RequestClosed, SchedulerEvent
 from cluster.messages.views import Readiness
 from cluster.rpc.connection import Connection, ConnectionLost
-from cluster.rpc.protocol import EVENTS, HEARD, OPEN_REQUESTS, PAUSE
+from cluster.rpc.protocol import HEARD, OPEN_REQUESTS, PAUSE
 from router.quarantine.quarantine import MAX_ENGINES_LOST, Quarantine, quarantined
 from router.session.fallback_placement import FallbackPlacement
 
@@ -68,8 +69,7 @@ class SchedulerFailover:
         the Scheduler alone decides about the quarantine: it knows the lost engines of all ingresses, and releases
         requests that only shared an engine with the cause.
         """
-        self._connection: Connection | None = None
-        """The connection that events are posted on. None while the Scheduler is away."""
+        self._events = EventSender()
         scheduler.on_connected = self._on_connected
         scheduler.service.on_post(HEARD, lambda _, through: self._outbox.heard(through))
         self._to_pause: dict[RequestId, Callable[[int], None]] = {}
@@ -90,6 +90,8 @@ class SchedulerFailover:
 
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
         self._outbox.asks(request)
+        if request.attempt > 1:
+            self._events.send_now()  # how the attempt before it ended
         began_at = _now()
         answer = await self._ask(request)
         while answer is None:
@@ -115,10 +117,7 @@ class SchedulerFailover:
                 self._quarantine.clear(event.digest)
         if isinstance(event, EngineLostWith):
             self._quarantine.lost(event.digest, event.worker, event.num_engines_lost, _now())
-        message = self._outbox.put(event, _now())
-        if self._connection is not None:
-            with suppress(ConnectionLost):  # the outbox sends the event again on the next connection
-                self._connection.post(EVENTS, message)
+        self._events.send(self._outbox.put(event, _now()))
 
     async def readiness(self) -> Readiness:
         """Whether the cluster can serve, as the Scheduler sees it now. A caller that gets an answer also finds the
@@ -155,30 +154,29 @@ class SchedulerFailover:
     def _pause(self, connection: Connection, pause: Pause) -> None:
         """A Scheduler that another one has replaced has no say any more."""
         pause_attempt = self._to_pause.get(pause.request_id)
-        if connection is self._connection and pause_attempt is not None:
+        if connection is self._events.connection and pause_attempt is not None:
             pause_attempt(pause.attempt)
 
     def _on_connected(self, connection: Connection, address: Address) -> None:
         """Post the open requests and the kept events. They are the first messages on a connection: only in this order
         is the list of open requests exact.
         """
-        self._connection = connection
         self._known.begin_anew()
         open_requests, kept = self._outbox.connected(address.process, _now())
         with suppress(ConnectionLost):
             connection.post(OPEN_REQUESTS, open_requests)
-            for message in kept:
-                connection.post(EVENTS, message)
+        self._events.connected(connection, kept)
 
     def _on_closed(self, connection: Connection) -> None:
-        if connection is self._connection:
-            self._connection = None
+        if connection is self._events.connection:
+            self._events.disconnected()
             self._lost()
 
     def _list_open(self) -> None:
-        if self._connection is not None:
+        if (connection := self._events.connection) is not None:
+            self._events.send_now()  # a request that has ended is no open one
             with suppress(ConnectionLost):
-                self._connection.post(OPEN_REQUESTS, self._outbox.open_requests())
+                connection.post(OPEN_REQUESTS, self._outbox.open_requests())
 
     def _lost(self) -> None:
         if self._is_back.is_set():
@@ -194,7 +192,7 @@ class SchedulerFailover:
                 self._list_open()
                 await self._learn()
             except ServingError as error:
-                if self._connection is None:
+                if self._events.connection is None:
                     self._lost()
                 else:
                     logger.warning("the Scheduler is slow: %s", error)

@@ -124,11 +124,11 @@ class Ingress:
             self.scheduling.tell(RequestClosed(request_id=request_id, num_output_tokens=5))
 
     async def lose_connection(self) -> None:
-        connection = self.scheduling._connection
+        connection = self.scheduling._events.connection
         assert connection is not None
         self.scheduler.cut()
         await connection.lost.wait()
-        assert self.scheduling._connection is None
+        assert self.scheduling._events.connection is None
 
     def restart_scheduler(self) -> None:
         self.scheduler.kill()
@@ -137,8 +137,8 @@ class Ingress:
     def die(self) -> None:
         """Its connection ends, and it does not come back."""
         self.scheduling.close()
-        assert self.scheduling._connection is not None
-        self.scheduling._connection.close()
+        assert self.scheduling._events.connection is not None
+        self.scheduling._events.connection.close()
 
     async def _find(self) -> SchedulerRecord:
         return self.scheduler.record
