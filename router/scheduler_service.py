@@ -7,8 +7,7 @@ loop's.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
@@ -54,6 +53,7 @@ class SchedulerService:
     def __init__(self, state: RouterState, on_replaced: Callable[[int], None] = lambda epoch: None) -> None:
         """`on_replaced` is called with the epoch of another Scheduler that a worker or an ingress has found."""
         self.pending = PendingPlacements(state)
+        self._loop = asyncio.get_running_loop()
         self.service = Service()
         """The service that the Scheduler's listener is started with."""
         self._ingresses = Ingresses()
@@ -86,13 +86,17 @@ class SchedulerService:
 
     def _place(
         self, connection: Connection, request: PlacementRequest
-    ) -> Placement | Rejection | Coroutine[Any, Any, Placement | Rejection]:
+    ) -> Placement | Rejection | asyncio.Future[Placement | Rejection]:
         ingress = self._ingresses.speaking(connection)
         if ingress is None:
             raise ServingError("placement asked for over a connection on which no ingress has given its id")
-        asked_at = _now()
+        asked_at = self._loop.time()
         answer = self.pending.ask(request, ingress)
-        return _counted_later(answer, asked_at) if isinstance(answer, asyncio.Future) else _counted(answer, asked_at)
+        if isinstance(answer, asyncio.Future):
+            answer.add_done_callback(lambda answered: self._count_later(answered, asked_at))
+        else:
+            self._count(answer, asked_at)
+        return answer
 
     def _ask_to_pause(self, ingress: IngressId | None, pause: Pause, slo_class: SloClass) -> None:
         """An ingress that cannot be reached now is not asked again: the request then runs to its end."""
@@ -113,7 +117,7 @@ class SchedulerService:
         self._log_holds(connection)
         if connection not in self._acknowledging:
             self._acknowledging.add(connection)
-            asyncio.get_running_loop().call_later(ACKNOWLEDGE_S, self._acknowledge, connection)
+            self._loop.call_later(ACKNOWLEDGE_S, self._acknowledge, connection)
 
     def _log_holds(self, connection: Connection) -> None:
         """Log the holds that the events of a connection have begun."""
@@ -141,7 +145,7 @@ class SchedulerService:
 
     def _sweep_later(self) -> None:
         if self._sweeping is None and self._ingresses.needs_sweep:
-            self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+            self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
 
     def _sweep(self) -> None:
         self._sweeping = None
@@ -155,7 +159,7 @@ class SchedulerService:
 
     def _kv_events(self, _: Connection, events: KvEvents) -> None:
         worker = events.worker
-        if not self._backlog.add(events) and (number := self._dropped.count(worker, _now())):
+        if not self._backlog.add(events) and (number := self._dropped.count(worker, self._loop.time())):
             logger.warning("%d messages of KV events of worker %s are dropped: too much is sent", number, worker)
         self._index_soon()
 
@@ -163,7 +167,7 @@ class SchedulerService:
         """Work on the index after whatever else has come, if there is work."""
         if not self._is_indexing and (self._backlog or self.pending.state.index.needs_sweep):
             self._is_indexing = True
-            asyncio.get_running_loop().call_soon(self._index)
+            self._loop.call_soon(self._index)
 
     def _index(self) -> None:
         """Take a slice of the KV events that wait, and sweep a part of the index."""
@@ -181,7 +185,7 @@ class SchedulerService:
             self.pending.kv_events(events)
         except Exception:  # the messages after this one must be taken, too
             self.pending.state.index.miss(events.worker)
-            if number := self._failed.count(events.worker, _now()):
+            if number := self._failed.count(events.worker, self._loop.time()):
                 logger.exception("%d messages of KV events of worker %s could not be taken", number, events.worker)
 
     def _report(self, connection: Connection, delta: ReportDelta) -> DeltaReply:
@@ -197,27 +201,21 @@ class SchedulerService:
         return reply
 
     def _roster(self, since: int) -> RosterChange:
-        return self.pending.state.roster(since, _now())
+        return self.pending.state.roster(since, self._loop.time())
 
     def _view(self, _: None) -> ClusterView:
-        return self.pending.state.view(_now())
+        return self.pending.state.view(self._loop.time())
 
     def _queue(self, _: None) -> list[QueuedRequest]:
-        return self.pending.state.queued(_now())
+        return self.pending.state.queued(self._loop.time())
 
     def _locate(self, worker: WorkerId) -> Address | None:
         return self.pending.state.address_of(worker)
 
+    def _count_later(self, answer: asyncio.Future[Placement | Rejection], asked_at: float) -> None:
+        if not answer.cancelled() and answer.exception() is None:
+            self._count(answer.result(), asked_at)
 
-async def _counted_later(answer: asyncio.Future[Placement | Rejection], asked_at: float) -> Placement | Rejection:
-    return _counted(await answer, asked_at)
-
-
-def _counted(answer: Placement | Rejection, asked_at: float) -> Placement | Rejection:
-    metrics.PLACEMENT.observe(_now() - asked_at)
-    metrics.count_placement(answer)
-    return answer
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+    def _count(self, answer: Placement | Rejection, asked_at: float) -> None:
+        metrics.PLACEMENT.observe(self._loop.time() - asked_at)
+        metrics.count_placement(answer)

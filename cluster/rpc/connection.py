@@ -49,6 +49,10 @@ MAX_LOGGED = 16
 """Posts of one connection, by name, that are logged as unreadable. More lets a peer fill the log; fewer hides what a
 process of another version sends.
 """
+MOST_HELD_BYTES = 1 << 16
+"""Bytes of messages that wait until all received messages are handled, to be sent together. More delays the first of
+many answers; fewer makes more system calls.
+"""
 _KEEPALIVE = {
     socket.TCP_KEEPIDLE: IDLE_S,
     socket.TCP_KEEPINTVL: PROBE_INTERVAL_S,
@@ -76,15 +80,17 @@ class Service:
         self.on_writable: Callable[[Connection], None] = _ignore
         """Called when the peer reads again after `Connection.is_writable` was False."""
 
-    def on_call(self, method: Method[A, R], handler: Callable[[A], R | Coroutine[Any, Any, R]]) -> None:
+    def on_call(
+        self, method: Method[A, R], handler: Callable[[A], R | asyncio.Future[R] | Coroutine[Any, Any, R]]
+    ) -> None:
         """Answer calls of a method with `handler`. A handler that has its answer at once returns it: messages that were
-        received together are then handled in their order, and no task is created. Otherwise the handler returns a
-        coroutine, which is cancelled when the caller gives up or is gone.
+        received together are then handled in their order. Otherwise the handler returns a future or a coroutine, which
+        is cancelled when the caller gives up or is gone. A future takes no task.
         """
         self.on_call_of(method, lambda _, argument: handler(argument))
 
     def on_call_of(
-        self, method: Method[A, R], handler: Callable[["Connection", A], R | Coroutine[Any, Any, R]]
+        self, method: Method[A, R], handler: Callable[["Connection", A], R | asyncio.Future[R] | Coroutine[Any, Any, R]]
     ) -> None:
         """As `on_call`, for a handler that needs the connection of the caller."""
         self._calls[method.name] = (method, handler)
@@ -103,7 +109,7 @@ class Service:
         self._posts[method.name] = (method, handler)
 
     def answer(self, connection: "Connection", method_name: str, body: msgspec.Raw) -> Any:
-        """The answer of a call, or a coroutine that gives it. Raises UnknownMessage."""
+        """The answer of a call, or a future or coroutine that gives it. Raises UnknownMessage."""
         method, handler = self._known(self._calls, method_name)
         return handler(connection, decoded(method, body))
 
@@ -136,6 +142,10 @@ class Connection(asyncio.Protocol):
         self._open_ones = set() if open_ones is None else open_ones
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
+        self._is_taking = False
+        """Received messages are being handled: what is sent meanwhile is held."""
+        self._held: list[bytes] = []
+        self._num_held_bytes = 0
         self._call_ids = itertools.count(1)
         self._waiting: dict[int, tuple[asyncio.Future[Any], Callable[[Any], Any]]] = {}
         self._answers = _Answers(self, service)
@@ -183,6 +193,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         if self._transport is not None:
+            self._send_held()
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -198,12 +209,16 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._has_heard = True
         self._received += data
+        self._is_taking = True
         try:
             while self.is_open and (frame := next_frame(self._received)) is not None:
                 self._take(frame)
         except (msgspec.MsgspecError, KeyError, ValueError, OverflowError, RecursionError) as error:
             logger.warning("closing a connection that does not speak the protocol: %r", error)
             self.close()
+        finally:
+            self._is_taking = False
+            self._send_held()
 
     def pause_writing(self) -> None:
         self.is_writable = False
@@ -276,7 +291,18 @@ class Connection(asyncio.Protocol):
         """Send an encoded frame. Raises ConnectionLost."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionLost("the peer is gone")
-        self._transport.write(frame)
+        if not self._is_taking:
+            self._transport.write(frame)
+            return
+        self._held.append(frame)
+        self._num_held_bytes += len(frame)
+        if self._num_held_bytes > MOST_HELD_BYTES:
+            self._send_held()
+
+    def _send_held(self) -> None:
+        held, self._held, self._num_held_bytes = self._held, [], 0
+        if held and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(held))
 
 
 class _Answers:
@@ -285,8 +311,8 @@ class _Answers:
     def __init__(self, connection: Connection, service: Service) -> None:
         self._connection = connection
         self._service = service
-        self._tasks: dict[int, asyncio.Task[Any]] = {}
-        """Those that look for an answer, by the identifier of the call."""
+        self._awaited: dict[int, asyncio.Future[Any]] = {}
+        """Answers that are not there yet, by the identifier of the call."""
 
     def begin(self, call: Frame) -> None:
         try:
@@ -294,29 +320,32 @@ class _Answers:
         except Exception as error:
             self._reply_failure(call, error)
             return
-        if not asyncio.iscoroutine(answer):
+        if asyncio.iscoroutine(answer):
+            answer = asyncio.create_task(answer)
+        if isinstance(answer, asyncio.Future):
+            self._awaited[call.call_id] = answer
+            answer.add_done_callback(lambda answered: self._answered(call, answered))
+        else:
             self._reply(call, answer)
-            return
-        answering = self._tasks[call.call_id] = asyncio.create_task(answer)
-        answering.add_done_callback(lambda _: self._answered(call, answering))
 
     def cancel(self, call_id: int) -> None:
-        if task := self._tasks.get(call_id):
-            task.cancel()
+        if answer := self._awaited.pop(call_id, None):
+            answer.cancel()
 
     def cancel_all(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
+        awaited, self._awaited = self._awaited, {}
+        for answer in awaited.values():
+            answer.cancel()
 
-    def _answered(self, call: Frame, answering: asyncio.Task[Any]) -> None:
-        self._tasks.pop(call.call_id, None)
-        if answering.cancelled():
-            if not answering.cancelling():  # otherwise the caller has given up, or is gone
+    def _answered(self, call: Frame, answer: asyncio.Future[Any]) -> None:
+        is_wanted = self._awaited.pop(call.call_id, None) is not None
+        if answer.cancelled():
+            if is_wanted:  # otherwise the caller has given up, or is gone
                 self._reply_failure(call, ServingError(f"{call.method} was cancelled"))
-        elif error := answering.exception():
+        elif error := answer.exception():
             self._reply_failure(call, error)
         else:
-            self._reply(call, answering.result())
+            self._reply(call, answer.result())
 
     def _reply(self, call: Frame, result: Any) -> None:
         try:
