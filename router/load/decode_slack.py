@@ -79,7 +79,17 @@ class Bin:
 
 @final
 class DecodeSlack:
-    __slots__ = ("_bound", "_crowded_step_s", "_most_step_s", "_step_s", "_tpot_s", "bins", "finish_s", "freed_tokens")
+    __slots__ = (
+        "_bound",
+        "_crowded_step_s",
+        "_most_step_s",
+        "_step_s",
+        "_tpot_s",
+        "bins",
+        "finish_s",
+        "freed_tokens",
+        "mean_budget_s",
+    )
 
     def __init__(
         self,
@@ -90,9 +100,11 @@ class DecodeSlack:
         crowded_step_s: float,
         tpot_s: float,
         bound: StepBound,
+        mean_budget_s: float,
     ) -> None:
-        """`step_s`, `crowded_step_s`, `tpot_s` and `bound`: of the LookAhead."""
+        """`mean_budget_s`: of the requests; `step_s`, `crowded_step_s`, `tpot_s` and `bound`: of the LookAhead."""
         self.bins = bins
+        self.mean_budget_s = mean_budget_s
         self._step_s = step_s
         self._crowded_step_s = crowded_step_s
         self._most_step_s = bound.longest_step_s(crowded_step_s, tpot_s)
@@ -128,7 +140,7 @@ class DecodeSlack:
         return total
 
 
-NOTHING: Final = DecodeSlack([], [], [0.0], 0.0, 0.0, inf, StepBound())
+NOTHING: Final = DecodeSlack([], [], [0.0], 0.0, 0.0, inf, StepBound(), 0.0)
 
 
 @final
@@ -211,9 +223,12 @@ class LookAhead:
             finish_s.append(rest_s)
             freed.append(total)
         bins = [sums for sums in self._bins if sums is not None]
+        budget_s = 0.0
         for sums in bins:
+            budget_s += sums.budget_s
             sums.close(self._softness, self._bound.softness)
-        return DecodeSlack(bins, finish_s, freed, self._step_s, self._crowded_step_s, self._tpot_s, self._bound)
+        mean_s = budget_s / len(finish_s)
+        return DecodeSlack(bins, finish_s, freed, self._step_s, self._crowded_step_s, self._tpot_s, self._bound, mean_s)
 
 
 def logistic(x: float) -> float:

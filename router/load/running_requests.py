@@ -20,6 +20,14 @@ SLACK_AGE_S: Final = 0.05
 """Age up to which a worker's decode slack is used again, in seconds. The slack of a request changes by at most this
 time. Lower computes the slack more often; higher places requests by slack that is used up.
 """
+SLACK_SHARE: Final = 0.01
+"""Share of the mean TPOT budget up to which the slack of many requests is used again, while hardly any of them comes or
+goes. Lower computes the slack of busy workers more often; higher places requests by slack that is used up.
+"""
+SLACK_CHANGE: Final = 1 / 16
+"""Share of the requests that may have come or gone meanwhile. Higher places by requests that are gone; lower computes
+the slack of busy workers more often.
+"""
 MIN_STEP_S: Final = 1e-6
 """Lower bound of the predicted length of a step, in seconds. It keeps divisors above zero, and changes nothing else."""
 
@@ -31,6 +39,7 @@ class RunningRequests:
         "_clock_at",
         "_context_base",
         "_model",
+        "_num_changed",
         "_slack",
         "_slack_at",
         "_stall_share",
@@ -77,6 +86,8 @@ class RunningRequests:
         """KV tokens of the charged requests, less `_steps` for each."""
         self._slack = NOTHING
         self._slack_at = float("-inf")
+        self._num_changed = 0
+        """Joins and leaves since `_slack_at`."""
 
     @property
     def num(self) -> int:
@@ -107,13 +118,16 @@ class RunningRequests:
         return self._tpot_s
 
     def slack(self, now: float) -> DecodeSlack:
-        """The decode slack of the running requests, at most SLACK_AGE_S old."""
+        """The decode slack of the running requests: at most SLACK_AGE_S old, or as old as their budgets bear."""
         if not self.charges:
             return NOTHING
-        if now - self._slack_at > SLACK_AGE_S:
-            self._advance(now)
-            self._slack = self._look_ahead(self.charges.values(), now)
-            self._slack_at = now
+        age_s = now - self._slack_at
+        if age_s > SLACK_AGE_S:
+            bears_s = SLACK_SHARE * self._slack.mean_budget_s
+            if age_s > bears_s or self._num_changed > SLACK_CHANGE * len(self.charges):
+                self._advance(now)
+                self._slack = self._look_ahead(self.charges.values(), now)
+                self._slack_at, self._num_changed = now, 0
         return self._slack
 
     def outlook(self, charge: Charge, now: float) -> Bin:
@@ -143,6 +157,7 @@ class RunningRequests:
         charge.start_step = self._steps
         charge.first_at = now
         self.charges[charge.request_id] = charge
+        self._num_changed += 1
         self.num_by_rank[charge.rank] += 1
         self.num_by_tpot[charge.slo_tpot_s] = self.num_by_tpot.get(charge.slo_tpot_s, 0) + 1
         self._context_base += charge.num_prompt - charge.start_step
@@ -153,6 +168,7 @@ class RunningRequests:
             return False
         self._advance(now)
         del self.charges[charge.request_id]
+        self._num_changed += 1
         self.num_by_rank[charge.rank] -= 1
         self.num_by_tpot[charge.slo_tpot_s] -= 1
         if not self.num_by_tpot[charge.slo_tpot_s]:

@@ -13,6 +13,7 @@ from router.load.live_workers import LiveWorkers, WorkersByPool
 from router.load.prompt_demand import Demand
 from router.placement.candidates import SHORTLIST, Candidates, Choice, Policy, Usable, candidates_of
 from router.placement.commit import commit
+from router.placement.goodput import STALE_SHARE
 from router.placement.kv_price import kv_price
 from router.placement.placement_input import USUAL, Later, Others, PlacementInput
 from router.placement.time_price import time_price
@@ -92,7 +93,8 @@ class Placer:
         """
         candidates = self._candidates_of(placement_input, ingress, leaves_a_place, are_few=True)
         choice = self.choose(placement_input, candidates)
-        if candidates.is_shortlist and not _is_good(choice):
+        is_blind = candidates.stale_share > STALE_SHARE  # nothing is predicted, and a look at all costs most
+        if candidates.is_shortlist and not is_blind and not _is_good(choice):
             candidates = self._candidates_of(placement_input, ingress, leaves_a_place, are_few=False)
             choice = self.choose(placement_input, candidates)
         return candidates, choice

@@ -18,9 +18,9 @@ larger distance has more tokens computed again, a smaller one costs CPU and memo
 """
 
 
-def runs(masks: dict[bytes, int], blocks: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
-    """Mask, start and end of each run. The mask is 0 for blocks without an entry in `masks`."""
+def runs(masks: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Mask, start and end of each run, of the masks of a prompt's blocks."""
     end = 0
-    for mask, run in groupby(map(masks.get, blocks)):
+    for mask, run in groupby(masks):
         start, end = end, end + len(list(run))
-        yield mask or 0, start, end
+        yield mask, start, end

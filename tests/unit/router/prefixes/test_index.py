@@ -354,3 +354,20 @@ def test_predictions_are_bounded_and_the_oldest_go_first() -> None:
         predictions.validate()
     assert predictions.longest(blocks(*range(10)), 0.0) == []
     assert predictions.longest(blocks(*range(990, 1000)), 0.0) == [(10, bits.of(A))]
+
+
+def test_marks_that_expire_together_end_over_several_calls_and_their_worker_keeps_its_bit_until_then() -> None:
+    bits = WorkerBits()
+    predictions = ExpectedBlocks(bits)
+    bit = bits.of(A)
+    for start in range(0, 5000, 10):
+        predictions.add(bit, blocks(*range(start, start + 10)), 0.0)
+    bits.retire(A)
+    predictions.retire(bit)
+    last, num_calls = blocks(*range(4990, 5000)), 0
+    while predictions.longest(last, PREDICTION_TTL_S):
+        predictions.validate()
+        assert bits.of(WorkerId(f"new{num_calls}")) != bit, "marks of the worker that is gone have this bit"
+        num_calls += 1
+    assert 3 <= num_calls <= 5
+    assert bits.of(B) == bit
