@@ -7,13 +7,12 @@ from each prefill worker, and one to each ingress. Each worker reports four time
 The first figure is the CPU time that the reports take without requests, the second one beside open requests, and the
 third one with KV events as well. Then requests come and end at a rate. The latency of a placement is that at the
 ingress. It includes the time of this process, which plays all ingresses. Another process (bench/scheduler/workers.py)
-plays the workers. At last, three times as many long prompts are asked for as the workers compute, so that two of three
-are refused. CPU times are those of the Scheduler process alone.
+plays the workers. At last come long prompts: first half as many as the workers compute, which are all placed, and then
+three times as many, so that two of three are refused. CPU times are those of the Scheduler process alone.
 """
 
 import argparse
 import asyncio
-import gc
 import itertools
 import logging
 import random
@@ -38,6 +37,7 @@ from bench.goals.scheduler_cost import missed
 from bench.goals.verdict import conclude
 from bench.placement import BLOCK, reports_of
 from bench.scheduler.workers import KEPT_BLOCKS, shared_counts
+from cluster.clients.event_sender import EventSender
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.scheduler_outbox import SchedulerOutbox
 from cluster.messages.ids import Address, IngressId, RequestId, WorkerId
@@ -46,8 +46,9 @@ from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestCl
 from cluster.network.secret import establish_secret
 from cluster.repository import REPO_ROOT
 from cluster.rpc.connection import Connection, ConnectionLost
-from cluster.rpc.protocol import EVENTS, HEARD, OPEN_REQUESTS
+from cluster.rpc.protocol import HEARD, OPEN_REQUESTS
 from cluster.scheduler_registry import SchedulerRecord
+from router.garbage import collect_rarely
 
 INGRESSES = 16
 PROMPT_TOKENS = 512
@@ -55,8 +56,8 @@ KV_BLOCKS_PER_S = 100_000
 """KV blocks that all workers store per second in the part with KV events: prompts of 1.6 million tokens."""
 LONG_PROMPT_TOKENS = 8_000
 """Tokens of the prompts that overload the workers. One takes a worker some 0.8 s, by the samples of its steps."""
-ASKED_PER_S = 3.6
-"""Such prompts that are asked for per second and worker: three times as many as a worker computes."""
+COMPUTED_PER_S = 1.2
+"""Such prompts that a worker computes per second."""
 OVERWHELMED = "the Scheduler answered no ping for some seconds, so its peers have given up their connections"
 MOST_ASKED = 256
 """Placements without overload that are waited for at a time. Where the Scheduler makes fewer than are asked for, more
@@ -81,6 +82,10 @@ class Figures(NamedTuple):
     p50_ms: float
     p99_ms: float
     """Latency of a placement."""
+    long_per_s: float
+    """Placements of long prompts at half of what fits."""
+    placing_long: float
+    """CPUs beside them, reports included."""
     refused_per_s: float
     """Refusals at three times of what fits."""
     overloaded_per_s: float
@@ -99,9 +104,14 @@ class Figures(NamedTuple):
         return max(0.0, self.placing - self.busy) / max(1.0, self.placed_per_s)
 
     @property
+    def long_s(self) -> float:
+        """CPU seconds of a placement of a long prompt with its events."""
+        return max(0.0, self.placing_long - self.busy) / max(1.0, self.long_per_s)
+
+    @property
     def refusal_s(self) -> float:
-        """CPU seconds of a refusal, if the placements beside it cost what others cost."""
-        placing = self.overloaded_per_s * self.placement_s
+        """CPU seconds of a refusal, if the placements beside it cost what those of long prompts cost."""
+        placing = self.overloaded_per_s * self.long_s
         return max(0.0, self.refusing - self.busy - placing) / max(1.0, self.refused_per_s)
 
 
@@ -128,14 +138,14 @@ class Ingress:
         self._outbox = SchedulerOutbox(IngressId(secrets.token_hex(8)))
         self._open_on = open_on
         self._latencies = latencies
-        self._connection: Connection | None = None
+        self._events = EventSender()
         client.on_connected = self._on_connected
         client.service.on_post(HEARD, lambda _, through: self._outbox.heard(through))
 
     def _on_connected(self, connection: Connection, address: Address) -> None:
-        self._connection = connection
-        open_requests, _ = self._outbox.connected(address.process, 0.0)
+        open_requests, kept = self._outbox.connected(address.process, 0.0)
         connection.post(OPEN_REQUESTS, open_requests)
+        self._events.connected(connection, kept)
 
     async def connect(self) -> None:
         await self._client.address_of(WorkerId("nobody"))
@@ -169,8 +179,7 @@ class Ingress:
         self.tell(RequestClosed(request_id=request, num_output_tokens=100, ttft_s=0.2, tpot_s=0.02))
 
     def tell(self, event: SchedulerEvent) -> None:
-        assert self._connection is not None
-        self._connection.post(EVENTS, self._outbox.put(event, 0.0))
+        self._events.send(self._outbox.put(event, 0.0))
 
 
 def new_hashes(num_prompt: int) -> list[bytes]:
@@ -231,20 +240,28 @@ async def measured(
     latencies: list[float] = []
     ingresses = [Ingress(SchedulerClient(find), open_on, latencies) for _ in range(INGRESSES)]
     await asyncio.gather(*(ingress.connect() for ingress in ingresses))
+    note("the workers report")
     idle = await cpus()
+    note("requests are opened")
     opened = await fill(ingresses, num_open)
-    gc.collect()
-    gc.freeze()
+    collect_rarely()  # the pauses of this process are not the Scheduler's
+    note("the requests are open")
     busy = await cpus()
+    note("the workers send KV events")
     open_on.send_kv_events(KV_BLOCKS_PER_S)
     storing = await cpus(after_s=KEPT_BLOCKS * num_workers / KV_BLOCKS_PER_S)
     open_on.send_kv_events(0)
+    note("requests come and end")
     latencies.clear()
     placing = asyncio.create_task(cpus())
     num_placed = await turn_over(ingresses, opened, rate, placing)
     percentiles = quantiles(latencies, n=100)
+    note("long prompts come")
+    placing_long = asyncio.create_task(cpus(after_s=FILLED_S))
+    _, num_long = await send_long(ingresses, COMPUTED_PER_S * num_workers / 2, placing_long)
+    note("more long prompts come than the workers compute")
     refusing = asyncio.create_task(cpus(after_s=FILLED_S))
-    num_refused, num_placed_beside = await overload(ingresses, ASKED_PER_S * num_workers, refusing)
+    num_refused, num_placed_beside = await send_long(ingresses, 3 * COMPUTED_PER_S * num_workers, refusing)
     return Figures(
         idle,
         busy,
@@ -253,10 +270,17 @@ async def measured(
         await placing,
         1e3 * percentiles[49],
         1e3 * percentiles[98],
+        num_long / SAMPLED_S,
+        await placing_long,
         num_refused / SAMPLED_S,
         num_placed_beside / SAMPLED_S,
         await refusing,
     )
+
+
+def note(what: str) -> None:
+    """Tell the user where the run is."""
+    print(f"... {what}", file=sys.stderr, flush=True)
 
 
 Opened = list[tuple[Ingress, RequestId, Placement]]
@@ -312,7 +336,7 @@ async def turn_over(ingresses: list[Ingress], opened: Opened, rate: float, until
     return num_placed
 
 
-async def overload(ingresses: list[Ingress], rate: float, until: "asyncio.Task[Any]") -> tuple[int, int]:
+async def send_long(ingresses: list[Ingress], rate: float, until: "asyncio.Task[Any]") -> tuple[int, int]:
     """Ask for long prompts at a rate. Returns how many were refused and placed from FILLED_S on. A request ends when it
     is predicted to have its first token.
     """
@@ -368,13 +392,16 @@ def main() -> None:
     print(f"  and KV events                 {figures.storing:6.2f}: {per_block}")
     print(f"  {figures.placed_per_s:6.0f} placements/s, reports   {figures.placing:6.2f}")
     print(f"  latency of a placement        {figures.p50_ms:6.2f} ms at p50, {figures.p99_ms:.2f} ms at p99")
+    print(f"  {figures.long_per_s:6.0f} long placements/s, reports{figures.placing_long:6.2f}")
     print(
         f"  {figures.refused_per_s:6.0f} refusals/s beside {figures.overloaded_per_s:.0f} placements/s, reports"
         f" {figures.refusing:6.2f}"
     )
-    refusal_us, placement_us = 1e6 * figures.refusal_s, 1e6 * figures.placement_s
-    print(f"  CPU time of a refusal         {refusal_us:6.0f} us; of a placement with its events {placement_us:.0f} us")
-    share = refusal_us / placement_us if placement_us else inf
+    placement_us, long_us, refusal_us = 1e6 * figures.placement_s, 1e6 * figures.long_s, 1e6 * figures.refusal_s
+    print(f"  CPU time of a placement of {PROMPT_TOKENS} tokens, with its events   {placement_us:6.0f} us")
+    print(f"  CPU time of a placement of {LONG_PROMPT_TOKENS} tokens, with its events  {long_us:6.0f} us")
+    print(f"  CPU time of a refusal of {LONG_PROMPT_TOKENS} tokens                     {refusal_us:6.0f} us")
+    share = refusal_us / long_us if long_us else inf
     conclude(missed(figures.busy, figures.placed_per_s, figures.p99_ms, share))
 
 
