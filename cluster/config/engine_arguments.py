@@ -46,7 +46,6 @@ _TEXT_ONLY = "the ingress takes text only, so engines get no images, videos or a
 RULED: dict[str, Ruled] = {
     "nnodes": Ruled((1,), _ONE_MACHINE),
     "node_rank": Ruled((0,), _ONE_MACHINE),
-    "distributed_executor_backend": Ruled((None, "mp", "uni"), f'{_ONE_MACHINE}: use "mp" or "uni"'),
     "data_parallel_size": Ruled((None, 1), _NO_RANKS),
     "data_parallel_size_local": Ruled((None, 1), _NO_RANKS),
     "data_parallel_rank": Ruled((None,), _NO_RANKS),
@@ -106,6 +105,8 @@ def refusal(engine: EngineArguments) -> str | None:
     for name, ruled in RULED.items():
         if name in engine and not _is_one_of(engine[name], ruled.allowed):
             return f"{name}: {engine[name]!r} cannot work: {ruled.why}"
+    if not _is_on_one_machine(executor := engine.get("distributed_executor_backend")):
+        return f'distributed_executor_backend: {executor!r} cannot work: {_ONE_MACHINE}: use "mp" or "uni"'
     if any(_limits(engine)):
         return f"limit_mm_per_prompt: {_TEXT_ONLY}"
     if (unit := engine.get("prefix_match_unit")) is not None:
@@ -151,6 +152,11 @@ def num_devices(engine: EngineArguments) -> int | None:
 def _is_one_of(value: Any, allowed: Sequence[Any]) -> bool:
     """Unlike `in`, tells 1 from True."""
     return any(type(value) is type(one) and value == one for one in allowed)
+
+
+def _is_on_one_machine(executor: Any) -> bool:
+    """Of an executor that is given by the path of its class, Baton knows nothing: its author does."""
+    return executor in (None, "mp", "uni") or (isinstance(executor, str) and "." in executor)
 
 
 def _limits(engine: EngineArguments) -> list[Any]:

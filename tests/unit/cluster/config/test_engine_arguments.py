@@ -20,6 +20,8 @@ def a_config(**args: object) -> AppConfig:
         ({"data_parallel_external_lb": True}, "data_parallel_external_lb: True cannot work"),
         ({"nnodes": 2}, "nnodes: 2 cannot work: an engine must be on one machine"),
         ({"node_rank": 1}, "node_rank: 1 cannot work"),
+        ({"distributed_executor_backend": "external_launcher"}, "distributed_executor_backend: .* cannot work"),
+        ({"distributed_executor_backend": ["mp"]}, "distributed_executor_backend: .* cannot work"),
         ({"distributed_executor_backend": "ray"}, "distributed_executor_backend: 'ray' cannot work: .* one machine"),
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: 2 cannot work: .* pipeline stages: use tensor_par"),
         ({"enable_lora": True}, "enable_lora: True cannot work: no request can name a LoRA adapter: merge"),
@@ -89,6 +91,7 @@ def test_engine_argument_that_must_be_alike_is_refused_in_one_pool(name: str) ->
     [
         {"data_parallel_size": 1, "nnodes": 1, "pipeline_parallel_size": 1, "enable_lora": False},
         {"distributed_executor_backend": "mp", "tensor_parallel_size": 8, "enable_expert_parallel": True},
+        {"distributed_executor_backend": "bench.fronts.executor.PacedExecutor"},
         {"limit_mm_per_prompt": {"image": 0}, "runner": "generate"},
         {"speculative_config": {"method": "eagle3", "model": "org/draft", "num_speculative_tokens": 3}},
     ],
