@@ -14,7 +14,7 @@ It is vLLM's own pull connector with seven additions:
 
 Importing this module also fits the engine's process to a shared host. The process ends with the worker that owns it,
 and logs as the worker does. It is not pinned to the machine's last core. On the CPU, NIXL's progress thread sleeps
-between polls; on GPU nodes it spins, which is worth a core there.
+between polls, and the process may use AMX; on GPU nodes NIXL's thread spins, which is worth a core there.
 """
 
 import ctypes
@@ -45,6 +45,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request
 
 from cluster.config.structured_output import GrammarBudgetConfig
+from cluster.engine_core.amx import ask_for_tiles
 from cluster.engine_core.grammar_budget import GrammarBudget
 from cluster.engine_core.grammar_guard import install
 from cluster.engine_core.step_samples import STATS_KEY, StepSampler
@@ -392,3 +393,4 @@ if _worker := multiprocessing.parent_process():  # this is the engine's process
     allow_open_files(side_channel.MAX_OPEN_FILES)
 if current_platform.is_cpu():
     _share_the_cpu()
+    ask_for_tiles()
