@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -14,7 +15,7 @@ from cluster.messages.ids import Address
 from cluster.network.handshake import GREETING_BYTES, NONCE_BYTES, PROCESS_BYTES, ListenerHandshake
 from cluster.network.secret import cluster_secret
 from cluster.rpc.connection import Connection, ConnectionLost, Service
-from cluster.rpc.frames import Method
+from cluster.rpc.frames import FrameKind, Method, encoded
 from cluster.rpc.listener import Listener, connect
 
 DOUBLE = Method[int, int]("double", int, int)
@@ -396,3 +397,30 @@ async def test_idle_connection_stays_open_while_both_sides_live(monkeypatch: pyt
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(server.lost.wait(), 0.3)
         assert await connection.call(DOUBLE, 4) == 8
+
+
+async def test_answers_to_messages_that_came_together_leave_in_one_write() -> None:
+    service, writes, stream = Service(), list[bytes](), socket.socket()
+    service.on_call(DOUBLE, lambda number: 2 * number)
+
+    class Transport(asyncio.Transport):
+        def get_extra_info(self, name: str, default: object = None) -> object:
+            return stream if name == "socket" else default
+
+        def is_closing(self) -> bool:
+            return False
+
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            writes.append(bytes(data))
+
+    connection = Connection(service)
+    connection.connection_made(Transport())
+    calls = [encoded(FrameKind.CALL, number, DOUBLE.name, number) for number in range(5)]
+    connection.data_received(b"".join(calls[:4]) + calls[4][:-1])
+    answers = [encoded(FrameKind.RESULT, number, "", 2 * number) for number in range(5)]
+    assert writes == [b"".join(answers[:4])]
+    connection.data_received(calls[4][-1:])
+    assert writes[1:] == answers[4:]
+    connection.write(b"later")
+    assert writes[2:] == [b"later"]
+    stream.close()

@@ -247,6 +247,16 @@ def test_hundreds_that_reach_their_deadline_at_once_are_refused_at_the_price_of_
     assert admission.num_priced - before <= 2
 
 
+def test_decision_gives_no_more_answers_than_it_is_asked_for_and_the_rest_next() -> None:
+    admission = Admission()
+    full(admission)
+    admission.report(5.0)
+    first, then = admission.control.decide(5.0, 10), admission.control.decide(5.0, MAX_QUEUE)
+    assert len(first) == 10
+    assert len(then) == MAX_QUEUE - 10
+    assert not {request_id for request_id, _ in first} & {request_id for request_id, _ in then}
+
+
 def test_lower_class_that_fills_the_queue_keeps_no_higher_one_out() -> None:
     admission = Admission()
     full(admission, SloClass.BATCH)

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.messages.ids import Path, WorkerId
+from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, Slo
 from router.load.charge import Charge, Work
 from router.load.decode_slack import NOTHING
 from router.load.prefill_share import PrefillShare
-from router.load.running_requests import SLACK_AGE_S, RunningRequests
+from router.load.running_requests import SLACK_AGE_S, SLACK_SHARE, RunningRequests
 from router.prediction.learned_latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
 from router.prediction.path_bias import PathBias
@@ -80,6 +80,23 @@ def test_slack_is_computed_again_after_a_moment() -> None:
     first = running.slack(1.0)
     assert running.slack(1.0 + SLACK_AGE_S / 2) is first
     assert running.slack(1.0 + 2 * SLACK_AGE_S) is not first
+
+
+def test_slack_of_many_requests_is_used_again_as_long_as_their_budgets_bear_it() -> None:
+    running = nothing_runs()
+    for number in range(40):
+        join(running, a_charge(f"r{number}"), 0.0)
+    first = running.slack(20.0)
+    bears_s = SLACK_SHARE * first.mean_budget_s
+    assert bears_s > 4 * SLACK_AGE_S
+    assert running.slack(20.0 + bears_s / 2) is first
+    for number in (0, 1):
+        running.leave(running.charges[RequestId(f"r{number}")], 20.0 + bears_s / 2)
+    assert running.slack(20.0 + bears_s / 2) is first, "hardly any request has left"
+    join(running, a_charge("new"), 20.0 + bears_s / 2)
+    second = running.slack(20.0 + bears_s / 2)
+    assert second is not first
+    assert running.slack(20.0 + 3 * bears_s) is not second
 
 
 STEPS = st.lists(st.tuples(st.integers(0, 5), st.floats(0.0, 10.0), st.floats(0.0, 1.0)), max_size=40)

@@ -9,6 +9,7 @@ from cluster.messages.ids import Path, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from cluster.messages.placement import Placement
 from router.placement.candidates import SHORTLIST, Candidates, Choice
+from router.placement.goodput import goodput
 from router.placement.placement_input import PlacementInput
 from router.prediction.learned_latency import LatencyModels
 from router.state import RouterState
@@ -100,3 +101,21 @@ def test_busy_workers_of_a_wide_pool_get_less_than_idle_ones() -> None:
         decoding(state, f"busy{number}", 8_000, f"d{number}", 0.0)
     placed = [on(put(state, ask(f"r{number}", 3_000), 0.1)) for number in range(MANY // 4)]
     assert all(int(worker[1:]) >= MANY // 2 for worker in placed)
+
+
+def test_stale_pool_that_is_wide_is_not_looked_at_as_a_whole() -> None:
+    """Reports are late where the Scheduler is overloaded, and a look at all workers would make them later."""
+    seen: list[int] = []
+
+    def watched(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+        seen.append(len(candidates.decodes))
+        return goodput(placement_input, candidates, models)
+
+    state = RouterState(SLO, watched)
+    for worker in range(MANY):
+        state.handle(a_report(f"d{worker}"), 0.0)
+    put(state, ask("fresh", 100), 0.0)
+    stale = put(state, ask("stale", 100), 3.0)
+    assert stale.predicted is None
+    assert seen[-1] < 2 * SHORTLIST
+    assert len(seen) == 2, "one look for each request"
