@@ -82,8 +82,10 @@ class PendingPlacements:
             future = self._future_of(request.request_id)
             self._look_later()
             return future
-        if request.attempt == 1 and self._is_beyond_its_share(ingress):
-            return self.state.turn_away(request, self._loop.time())
+        if request.attempt == 1 and self._turns.has_share(ingress, MOST_IN_TURNS):
+            refused = self.state.place(request, self._loop.time(), ingress, turns_away=True)
+            assert refused is not None
+            return refused
         future = self._future_of(request.request_id)
         self._turns.add(ingress, _Asked(request, future, self._loop.time()))
         return future
@@ -132,11 +134,6 @@ class PendingPlacements:
     def ingress_gone(self, ingress: IngressId) -> None:
         self.withdraw_of(ingress)
         self.keep_open(ingress, frozenset())
-
-    def _is_beyond_its_share(self, ingress: IngressId | None) -> bool:
-        if len(self._turns) < MOST_IN_TURNS:
-            return False
-        return self._turns.num_of(ingress) * self._turns.num_owners >= MOST_IN_TURNS
 
     def _begin_turn(self) -> None:
         """Consider requests that wait for this turn of the event loop."""

@@ -93,9 +93,9 @@ class SchedulerService:
         asked_at = self._loop.time()
         answer = self.pending.ask(request, ingress)
         if isinstance(answer, asyncio.Future):
-            answer.add_done_callback(lambda answered: self._count_later(answered, asked_at))
+            answer.add_done_callback(lambda answered: _count_later(answered, self._loop.time() - asked_at))
         else:
-            self._count(answer, asked_at)
+            _count(answer, self._loop.time() - asked_at)
         return answer
 
     def _ask_to_pause(self, ingress: IngressId | None, pause: Pause, slo_class: SloClass) -> None:
@@ -212,10 +212,12 @@ class SchedulerService:
     def _locate(self, worker: WorkerId) -> Address | None:
         return self.pending.state.address_of(worker)
 
-    def _count_later(self, answer: asyncio.Future[Placement | Rejection], asked_at: float) -> None:
-        if not answer.cancelled() and answer.exception() is None:
-            self._count(answer.result(), asked_at)
 
-    def _count(self, answer: Placement | Rejection, asked_at: float) -> None:
-        metrics.PLACEMENT.observe(self._loop.time() - asked_at)
-        metrics.count_placement(answer)
+def _count(answer: Placement | Rejection, seconds: float) -> None:
+    metrics.PLACEMENT.observe(seconds)
+    metrics.count_placement(answer)
+
+
+def _count_later(answer: asyncio.Future[Placement | Rejection], seconds: float) -> None:
+    if not answer.cancelled() and answer.exception() is None:
+        _count(answer.result(), seconds)

@@ -122,18 +122,19 @@ class RouterState:
         return self._workers.handle_kv_events(events, now)
 
     def place(
-        self, request: PlacementRequest, now: float, ingress: IngressId | None = None
+        self,
+        request: PlacementRequest,
+        now: float,
+        ingress: IngressId | None = None,
+        *,
+        turns_away: bool = False,
     ) -> Placement | Rejection | None:
         """Choose workers and charge the request to them, anew if it was placed before. Returns None if the request
-        waits, and `decide` gives its answer.
+        waits, and `decide` gives its answer. `turns_away`: more is asked for than can be considered, so the request is
+        refused without a look at the workers.
         """
         self._charges.release(request.request_id, now)
-        return self._admission.place(request, now, ingress)
-
-    def turn_away(self, request: PlacementRequest, now: float) -> Rejection:
-        """Refuse a request without a look at the workers: more are asked for than can be considered."""
-        self._charges.release(request.request_id, now)
-        return self._admission.turn_away(request, now)
+        return self._admission.place(request, now, ingress, turns_away=turns_away)
 
     def decide(self, now: float, most: int = MAX_QUEUE) -> list[Decision]:
         """Answers to requests that have waited, in the order of service. Where it gives `most`, more may be due."""

@@ -28,13 +28,9 @@ class Turns(Generic[K, T]):
     def __iter__(self) -> Iterator[tuple[K, T]]:
         return ((owner, thing) for owner, things in self._waiting.items() for thing in things)
 
-    @property
-    def num_owners(self) -> int:
-        return len(self._waiting)
-
-    def num_of(self, owner: K) -> int:
-        """Things of the owner that wait."""
-        return len(self._waiting.get(owner, ()))
+    def has_share(self, owner: K, most: int) -> bool:
+        """Whether `most` things wait, and the owner has its share of them."""
+        return self._num >= most and len(self._waiting.get(owner, ())) * len(self._waiting) >= most
 
     def add(self, owner: K, thing: T) -> None:
         self._waiting.setdefault(owner, deque()).append(thing)

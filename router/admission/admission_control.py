@@ -97,9 +97,16 @@ class AdmissionControl:
     def num_waiting(self) -> int:
         return len(self._queue)
 
-    def place(self, request: PlacementRequest, now: float, ingress: IngressId | None) -> Placement | Rejection | None:
-        """Returns None if the request waits, and `decide` gives its answer."""
+    def place(
+        self, request: PlacementRequest, now: float, ingress: IngressId | None, *, turns_away: bool = False
+    ) -> Placement | Rejection | None:
+        """Returns None if the request waits, and `decide` gives its answer. `turns_away`: refuse it without a look."""
         self._queue.remove(request.request_id)
+        if turns_away:
+            self._num_refused += 1
+            wait = self._retry_slots.take(request.slo_class, 0.0, now)
+            seconds = retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0)
+            return Rejection(retry_after_s=seconds, why=TOO_MANY, is_overload=True)
         if self._quarantine.holds(request.digest, now):
             return quarantined()
         waiting = Waiting(request, ingress, now, is_replaced=not self._admits_all and is_replaced(request))
@@ -110,14 +117,6 @@ class AdmissionControl:
         if answer is None:
             self._queue.add(waiting)
         return answer
-
-    def turn_away(self, request: PlacementRequest, now: float) -> Rejection:
-        """Refuse a request without a look at the workers."""
-        self._queue.remove(request.request_id)
-        self._num_refused += 1
-        wait = self._retry_slots.take(request.slo_class, 0.0, now)
-        seconds = retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0)
-        return Rejection(retry_after_s=seconds, why=TOO_MANY, is_overload=True)
 
     def decide(self, now: float, most: int = MAX_QUEUE) -> list[Decision]:
         """Answers to requests that have waited, in the order of service. Where it gives `most`, more may be due."""

@@ -241,7 +241,7 @@ def test_wait_for_a_turn_counts_as_age_of_the_request() -> None:
         late = pending.ask(ask("late", 100, age_s=0.5), GREEDY)
         assert isinstance(late, asyncio.Future)
         asked_at = loop.time()
-        loop.time = lambda: asked_at + 0.25  # type: ignore[method-assign]
+        loop.time = lambda: asked_at + 0.25  # type: ignore[method-assign]  # time passes while others are placed
         placed = await late
         assert isinstance(placed, Placement)
         assert placed.predicted is not None

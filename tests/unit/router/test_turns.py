@@ -31,7 +31,18 @@ def test_owner_whose_things_are_dropped_has_no_turn() -> None:
     for owner, number in (("a", 1), ("b", 2), ("a", 3)):
         turns.add(owner, number)
     assert turns.drop("a") == [1, 3]
-    assert (len(turns), turns.num_owners, turns.num_of("a"), "a" in turns) == (1, 1, 0, False)
+    assert (len(turns), "a" in turns, "b" in turns) == (1, False, True)
     assert turns.drop("nobody") == []
     turns.validate()
     assert turns.take() == ("b", 2)
+
+
+def test_owner_has_its_share_once_so_many_wait() -> None:
+    turns: Turns[str, int] = Turns()
+    for number in range(9):
+        turns.add("much", number)
+    assert not turns.has_share("much", 10), "there is room"
+    turns.add("little", 9)
+    assert turns.has_share("much", 10)
+    assert not turns.has_share("little", 10)
+    assert not turns.has_share("nothing", 10)

@@ -2,31 +2,30 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-import torch
 
 ASK = "from cluster.engine_core.amx import ask_for_tiles; ask_for_tiles();"
-PERMITTED = """
+IS_PERMITTED = """
 import ctypes
 ARCH_PRCTL, ARCH_GET_XCOMP_PERM, XTILEDATA = 158, 0x1022, 18
 permitted = ctypes.c_uint64()
-assert ctypes.CDLL(None, use_errno=True).syscall(ARCH_PRCTL, ARCH_GET_XCOMP_PERM, ctypes.byref(permitted)) == 0
+assert ctypes.CDLL(None).syscall(ARCH_PRCTL, ARCH_GET_XCOMP_PERM, ctypes.byref(permitted)) == 0
 print(bool(permitted.value >> XTILEDATA & 1))
 """
 
 
-def tiles_are_permitted(*, asks: bool) -> bool:
-    script = (ASK if asks else "") + PERMITTED
+def run(script: str) -> str:
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
-    return done.stdout.strip() == "True"
+    return done.stdout.strip()
 
 
-@pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="the processor has no AMX")
+@pytest.mark.skipif("amx_tile" not in Path("/proc/cpuinfo").read_text(), reason="the processor has no AMX")
 def test_process_that_asks_may_use_tiles() -> None:
-    assert not tiles_are_permitted(asks=False), "nothing asks on its own"
-    assert tiles_are_permitted(asks=True)
+    assert run(IS_PERMITTED) == "False", "a process may not by itself"
+    assert run(ASK + IS_PERMITTED) == "True"
 
 
 def test_asking_does_no_harm_on_any_processor() -> None:
-    subprocess.run([sys.executable, "-c", ASK], check=True, timeout=60)
+    assert run(ASK + "print('lives')") == "lives"
