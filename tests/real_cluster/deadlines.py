@@ -20,7 +20,8 @@ from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from tests.real_cluster.bare_engine import CONFIG, a_bare_engine
 
-STEP, NUM_OUTPUT = 64, 12
+STEP, NUM_OUTPUT = 192, 12
+"""Tokens of a step, which take longer than those of the smallest chunk on any machine, and of an answer."""
 LONG, SHORT, DECODING = 3000, 100, 20
 """Tokens of the prompts. The long one takes many steps."""
 PULL_WITHIN_S = 60.0
