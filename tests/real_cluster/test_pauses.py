@@ -18,8 +18,8 @@ ROOM_TOKENS = 4096
 KV_BYTES_PER_TOKEN = 2 * 2 * 2 * 64 * 5
 """Keys and values of 2 heads of 64 numbers of 2 bytes, in 5 layers (conf/models/baton-demo/config.json)."""
 DECODED_FOR_S = 2.5
-"""Time for which the batch requests decode first: longer than LEAST_RUN_S of router/admission/preemption.py, and so short
-that they still decode for more than TTFT_S on a fast machine.
+"""Time for which the batch requests decode first: longer than LEAST_RUN_S of router/admission/preemption.py, and so
+short that they still decode for more than TTFT_S on a fast machine.
 """
 TTFT_S = 1.0
 INTERACTIVE = [300 + i * i % 1000 for i in range(1700)]
