@@ -1,9 +1,9 @@
 """PendingPlacements: callers that ask for a placement wait here until RouterState has decided. It is the same under Ray
 and in the simulator. The clock is the event loop's.
 
-A turn of the event loop considers TURN requests at most, so that a Scheduler that is asked for more than it can place
-still reads its messages, and answers pings and reports. Further requests wait for a later turn, one of each ingress
-after the other, and those beyond MOST_IN_TURNS are refused unconsidered.
+A turn of the event loop considers MOST_PER_TURN requests at most, so that a Scheduler that is asked for more than it
+can place still reads its messages, and answers pings and reports. Further requests wait for a later turn, one of each
+ingress after the other, and those beyond MOST_IN_TURNS are refused unconsidered.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ DECIDE_INTERVAL_S = 0.02
 """Least time between two decisions about the requests that wait, in seconds. Higher finds room later; lower costs the
 Scheduler more time under overload.
 """
-TURN = 8
+MOST_PER_TURN = 8
 """Requests that are considered in one turn of the event loop, and as many that have waited for room. One takes 0.1 to 1
 ms. More has messages wait for longer while the Scheduler is overloaded; fewer spends more time on turns.
 """
@@ -56,7 +56,7 @@ class PendingPlacements:
         self._decided_at = float("-inf")
         self._turns: Turns[IngressId | None, _Asked] = Turns()
         """Requests that are not considered yet."""
-        self._num_left = TURN
+        self._num_left = MOST_PER_TURN
         """Requests that may be considered in this turn of the event loop."""
         self._is_turn_due = False
         self.on_pause: Callable[[IngressId | None, Pause, SloClass], None] = _ignore
@@ -137,7 +137,7 @@ class PendingPlacements:
 
     def _begin_turn(self) -> None:
         """Consider requests that wait for this turn of the event loop."""
-        self._is_turn_due, self._num_left = False, TURN
+        self._is_turn_due, self._num_left = False, MOST_PER_TURN
         while self._turns and self._num_left:
             ingress, asked = self._turns.take()
             if asked.answer.done():  # nobody waits for it any more
@@ -151,7 +151,7 @@ class PendingPlacements:
                 continue
             if answer is not None:
                 asked.answer.set_result(answer)
-        if self._num_left < TURN:
+        if self._num_left < MOST_PER_TURN:
             self._is_turn_due = True
             self._loop.call_soon(self._begin_turn)
             self._look_later()
@@ -197,7 +197,7 @@ class PendingPlacements:
     def _decide(self) -> None:
         self._timer, self._decides_at = None, float("inf")
         self._decided_at = now = self._loop.time()
-        decisions = self.state.decide(now, TURN)
+        decisions = self.state.decide(now, MOST_PER_TURN)
         for request_id, answer in decisions:
             waiting = self._answers.pop(request_id, None)
             if waiting is None or waiting.done():
@@ -207,7 +207,7 @@ class PendingPlacements:
             else:
                 waiting.set_result(answer)
         self._send_pauses()
-        if len(decisions) == TURN:  # more may be due
+        if len(decisions) == MOST_PER_TURN:  # more may be due
             self._decide_at(now)
             return
         next_at = self.state.next_decision_at()

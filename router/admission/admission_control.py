@@ -102,17 +102,17 @@ class AdmissionControl:
     ) -> Placement | Rejection | None:
         """Returns None if the request waits, and `decide` gives its answer. `turns_away`: refuse it without a look."""
         self._queue.remove(request.request_id)
-        if turns_away:
-            self._num_refused += 1
-            wait = self._retry_slots.take(request.slo_class, 0.0, now)
-            seconds = retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0)
-            return Rejection(retry_after_s=seconds, why=TOO_MANY, is_overload=True)
         if self._quarantine.holds(request.digest, now):
             return quarantined()
         waiting = Waiting(request, ingress, now, is_replaced=not self._admits_all and is_replaced(request))
         if not waiting.is_replaced:
             self._arrivals[request.slo_class].note(now)
             self._retry_slots.offered(request.slo_class, now)
+        if turns_away:
+            self._num_refused += 1
+            wait = self._retry_slots.take(request.slo_class, 0.0, now)
+            seconds = retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0)
+            return Rejection(retry_after_s=seconds, why=TOO_MANY, is_overload=True)
         answer = self._consider(waiting, now)
         if answer is None:
             self._queue.add(waiting)

@@ -11,7 +11,7 @@ from cluster.messages.placement import Placement, Rejection
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
 from cluster.simulation.clock import VirtualLoop
 from router.admission.waiting_queue import MOST_LOOK_S
-from router.pending_placements import DECIDE_INTERVAL_S, MOST_IN_TURNS, TURN, PendingPlacements
+from router.pending_placements import DECIDE_INTERVAL_S, MOST_IN_TURNS, MOST_PER_TURN, PendingPlacements
 from tests.unit.clusters import a_cluster, a_report, ask
 
 
@@ -89,7 +89,7 @@ def test_hundreds_that_wait_are_looked_at_no_more_often() -> None:
         pending.report(a_report("p0"))
         answers = await asyncio.gather(*several)
         assert all(isinstance(answer, Rejection) for answer in answers)
-        assert pending.num_decided <= asyncio.get_running_loop().time() / DECIDE_INTERVAL_S + 300 / TURN + 2
+        assert pending.num_decided <= asyncio.get_running_loop().time() / DECIDE_INTERVAL_S + 300 / MOST_PER_TURN + 2
 
     on_virtual_loop(run())
 
@@ -171,13 +171,13 @@ async def turns(number: int) -> None:
 def test_turn_of_the_event_loop_considers_a_few_requests_and_the_next_one_as_many() -> None:
     async def run() -> None:
         pending = CountedPlacements()
-        several = [pending.ask(ask(f"r{number}", 100), GREEDY) for number in range(3 * TURN)]
-        assert sum(map(is_answered, several)) == TURN
+        several = [pending.ask(ask(f"r{number}", 100), GREEDY) for number in range(3 * MOST_PER_TURN)]
+        assert sum(map(is_answered, several)) == MOST_PER_TURN
         await turns(1)
-        assert sum(map(is_answered, several)) == 2 * TURN
+        assert sum(map(is_answered, several)) == 2 * MOST_PER_TURN
         await turns(2)
         assert all(map(is_answered, several))
-        again = [pending.ask(ask(f"s{number}", 100), GREEDY) for number in range(TURN)]
+        again = [pending.ask(ask(f"s{number}", 100), GREEDY) for number in range(MOST_PER_TURN)]
         assert all(map(is_answered, again)), "nothing waits, so nobody waits for a turn"
         pending.state.validate()
 
@@ -187,7 +187,7 @@ def test_turn_of_the_event_loop_considers_a_few_requests_and_the_next_one_as_man
 def test_ingress_that_asks_for_much_delays_its_own_requests() -> None:
     async def run() -> None:
         pending = CountedPlacements()
-        many = [pending.ask(ask(f"r{number}", 100), GREEDY) for number in range(100 * TURN)]
+        many = [pending.ask(ask(f"r{number}", 100), GREEDY) for number in range(100 * MOST_PER_TURN)]
         one = pending.ask(ask("one", 100), MODEST)
         await turns(1)
         assert is_answered(one)
@@ -199,7 +199,7 @@ def test_ingress_that_asks_for_much_delays_its_own_requests() -> None:
 def test_ingress_that_asks_for_more_than_its_share_is_refused_and_another_one_is_not() -> None:
     async def run() -> None:
         pending = CountedPlacements()
-        many = [pending.ask(ask(f"r{number}", 100), GREEDY) for number in range(MOST_IN_TURNS + TURN)]
+        many = [pending.ask(ask(f"r{number}", 100), GREEDY) for number in range(MOST_IN_TURNS + MOST_PER_TURN)]
         assert not any(isinstance(answer, Rejection) for answer in many)
         refused = pending.ask(ask("beyond", 100), GREEDY)
         assert isinstance(refused, Rejection)
@@ -216,7 +216,7 @@ def test_ingress_that_asks_for_more_than_its_share_is_refused_and_another_one_is
 def test_request_that_ends_before_its_turn_is_not_placed() -> None:
     async def run() -> None:
         pending = CountedPlacements()
-        for number in range(TURN):
+        for number in range(MOST_PER_TURN):
             pending.ask(ask(f"r{number}", 100, path=Path.DECODE), GREEDY)
         ended = pending.ask(ask("ended", 100, path=Path.DECODE), GREEDY)
         gone = pending.ask(ask("gone", 100, path=Path.DECODE), MODEST)
@@ -227,7 +227,7 @@ def test_request_that_ends_before_its_turn_is_not_placed() -> None:
         assert isinstance(gone, asyncio.Future)
         assert ended.cancelled()
         assert gone.cancelled()
-        assert sum(worker.num_placed for worker in pending.state.view(0.0).workers) == TURN
+        assert sum(worker.num_placed for worker in pending.state.view(0.0).workers) == MOST_PER_TURN
         pending.state.validate()
 
     on_virtual_loop(run())
@@ -236,7 +236,7 @@ def test_request_that_ends_before_its_turn_is_not_placed() -> None:
 def test_wait_for_a_turn_counts_as_age_of_the_request() -> None:
     async def run() -> None:
         pending, loop = CountedPlacements(), asyncio.get_running_loop()
-        for number in range(TURN):
+        for number in range(MOST_PER_TURN):
             pending.ask(ask(f"r{number}", 100), GREEDY)
         late = pending.ask(ask("late", 100, age_s=0.5), GREEDY)
         assert isinstance(late, asyncio.Future)

@@ -389,3 +389,14 @@ class AdmissionMachine(RuleBasedStateMachine):
 
 
 TestAdmissionControl = AdmissionMachine.TestCase
+
+
+def test_requests_that_are_turned_away_come_back_at_different_times_and_no_worker_is_looked_at() -> None:
+    admission = Admission()
+    away = [admission.control.place(ask(f"r{number}", 1000), 0.0, None, turns_away=True) for number in range(100)]
+    waits = [answer.retry_after_s for answer in away if isinstance(answer, Rejection)]
+    assert len(waits) == 100
+    assert len(set(waits)) > 10
+    assert max(waits) <= 60.0
+    assert admission.num_priced == 0
+    assert admission.control.num_waiting == 0
