@@ -126,7 +126,7 @@ async def test_server_that_was_lost_meanwhile_is_noticed(state: ChatState, postg
     with psycopg.connect(postgres) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
         )
     with pytest.raises(StateUnavailable):
         await state.look()
