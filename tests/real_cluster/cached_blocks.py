@@ -122,7 +122,8 @@ async def life_of_blocks(folder: Path) -> dict[str, Any]:
     answer = await decode.generate(prompt(0), SALT)
     text = prompt(0) + answer
     seen["prompt"] = await watch.hits(decode, prompt(0), SALT, all_of)
-    seen["prompt and answer"] = await watch.hits(decode, text, SALT, lambda n, _: n > whole)
+    computed = (len(text) - 1) // CONFIG.block_size
+    seen["prompt and answer"] = await watch.hits(decode, text, SALT, lambda n, _: n >= computed)
     seen["of nobody"] = await watch.hits(decode, prompt(0), None, lambda n, _: True)
     await decode.generate(prompt(0), None)
     seen["of nobody, after it was asked for"] = await watch.hits(decode, prompt(0), None, all_of)
