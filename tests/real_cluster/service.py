@@ -29,6 +29,8 @@ INGRESS_PROCESS, SCHEDULER_PROCESS, PREFILL_PROCESS, DECODE_PROCESS = (
 )
 
 
+IN_USE = {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
+"""Metrics of each engine that are 0 when nothing of a request is left in it."""
 CHANGES: dict[str, Any] = {
     "ingress": {
         "allow_path_header": True,
@@ -79,6 +81,8 @@ class Service:
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         wait_for(lambda: "Baton is ready" in self.log.read_text() or self._process.poll() is not None, timeout_s)
         assert self._process.poll() is None, f"the service ended while starting:\n{self.log.read_text()}"
+        # Workers are ready before Serve's controller has told the ingress of their replicas
+        wait_for(self._has_all_metrics, RECOVERED_WITHIN_S)
 
     def wait_until_whole(self) -> None:
         """Everybody whom a test has killed is replaced, the database too."""
@@ -192,10 +196,19 @@ class Service:
 
     def is_idle(self) -> bool:
         """No engine runs, queues or holds anything."""
+        values = self._in_use()
+        return self._are_of_all(values) and not any(values)
+
+    def _has_all_metrics(self) -> bool:
+        return self._are_of_all(self._in_use())
+
+    def _are_of_all(self, values: list[float]) -> bool:
+        return len(values) == len(IN_USE) * self._num_engines
+
+    def _in_use(self) -> list[float]:
+        """What the engines run, queue and hold, as far as they say."""
         families = text_string_to_metric_families(self.get("/metrics").raise_for_status().text)
-        names = {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
-        values = [sample.value for family in families if family.name in names for sample in family.samples]
-        return len(values) == len(names) * self._num_engines and not any(values)
+        return [sample.value for family in families if family.name in IN_USE for sample in family.samples]
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float, interval_s: float = 0.1) -> float:

@@ -8,38 +8,45 @@ from typing import Any
 import httpx
 import pytest
 
+from bench.fronts.pace import PACE_FILE_VARIABLE, write_pace
 from tests.drills.word_lists import WordList, word_list
 from tests.real_cluster.service import CHANGES, Service
 
-NUM_BATCH, NUM_PROMPT, NUM_TOKENS = 4, 150, 1000
+STEP_S = 0.025
+"""Time of an engine's step, in seconds. Engines keep this pace, so that a fast machine has no more time to spare."""
+NUM_BATCH, NUM_PROMPT, NUM_TOKENS = 8, 150, 350
 MAX_MODEL_LEN = 2048
 ROOM_TOKENS = 4096
 """KV tokens of the decode worker."""
 KV_BYTES_PER_TOKEN = 2 * 2 * 2 * 64 * 5
 """Keys and values of 2 heads of 64 numbers of 2 bytes, in 5 layers (conf/models/baton-demo/config.json)."""
 DECODED_FOR_S = 2.5
-"""Time for which the batch requests decode first: longer than LEAST_RUN_S of router/admission/preemption.py, and so
-short that they still decode for more than TTFT_S on a fast machine.
+"""Time for which the batch requests decode first: longer than LEAST_RUN_S of router/admission/preemption.py. After it,
+they still decode for more than TTFT_S.
 """
-TTFT_S = 1.0
+TTFT_S = 2.0
 INTERACTIVE = [300 + i * i % 1000 for i in range(1700)]
 """A prompt that finds no room beside the batch requests."""
-NUM_KEEPS = 2000
+NUM_KEEPS = 500
 """Tokens of the request that keeps the prefill worker, which takes one request at a time."""
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service whose engines have little memory."""
+    """A service whose engines have little memory, and all the time that they need."""
+    folder = tmp_path_factory.mktemp("pauses")
+    write_pace(folder / "pace", STEP_S)
     changes: dict[str, Any] = {
         **CHANGES,
-        "engine": {"max_model_len": MAX_MODEL_LEN},
+        "engine": {"max_model_len": MAX_MODEL_LEN, "distributed_executor_backend": "bench.fronts.executor.PacedExecutor"},
         "prefill": {"max_ongoing_requests": 1},
         "decode": {"engine": {"kv_cache_memory_bytes": ROOM_TOKENS * KV_BYTES_PER_TOKEN}},
         "ingress": {**CHANGES["ingress"], "keep_receipts": 100},
         "slo": {"interactive": {"ttft_s": TTFT_S, "ttft_per_prefill": 1.0, "tpot_s": 0.5}},
     }
-    running = Service(tmp_path_factory.mktemp("pauses"), changes)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(PACE_FILE_VARIABLE, str(folder / "pace"))
+        running = Service(folder, changes)
     try:
         running.wait_until_ready()
         yield running
