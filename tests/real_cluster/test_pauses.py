@@ -25,6 +25,7 @@ DECODED_FOR_S = 2.5
 they still decode for more than TTFT_S.
 """
 TTFT_S = 2.0
+PACED = "bench.fronts.executor.PacedExecutor"
 INTERACTIVE = [300 + i * i % 1000 for i in range(1700)]
 """A prompt that finds no room beside the batch requests."""
 NUM_KEEPS = 500
@@ -38,7 +39,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     write_pace(folder / "pace", STEP_S)
     changes: dict[str, Any] = {
         **CHANGES,
-        "engine": {"max_model_len": MAX_MODEL_LEN, "distributed_executor_backend": "bench.fronts.executor.PacedExecutor"},
+        "engine": {"max_model_len": MAX_MODEL_LEN, "distributed_executor_backend": PACED},
         "prefill": {"max_ongoing_requests": 1},
         "decode": {"engine": {"kv_cache_memory_bytes": ROOM_TOKENS * KV_BYTES_PER_TOKEN}},
         "ingress": {**CHANGES["ingress"], "keep_receipts": 100},
