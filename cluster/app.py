@@ -11,6 +11,7 @@ from ray.serve.schema import LoggingConfig
 
 from api.deployment import Ingress
 from cluster.config.application import AppConfig, parse
+from cluster.config.node_choice import NodeChoice
 from cluster.config.pools import PoolConfig
 from cluster.engine_checks.arguments import check_arguments
 from cluster.observability.logging import LEVEL_VARIABLE
@@ -52,7 +53,7 @@ def _scheduler(config: AppConfig) -> Application:
     deployment = serve.deployment(Scheduler).options(
         logging_config=_QUIET,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
-        ray_actor_options={"num_cpus": 0.1, "runtime_env": {"env_vars": _process_environment(config)}},
+        ray_actor_options={**_on_nodes(config.scheduler, _process_environment(config)), "num_cpus": 0.1},
     )
     return deployment.bind(config.slo, config.scheduler, config.internal_host)
 
@@ -65,21 +66,15 @@ def _ingress(config: AppConfig) -> serve.Deployment:
         num_replicas=config.ingress.replicas,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         logging_config=_QUIET,
-        ray_actor_options={"num_cpus": config.ingress.cpus, "runtime_env": {"env_vars": environment}},
+        ray_actor_options={**_on_nodes(config.ingress, environment), "num_cpus": config.ingress.cpus},
     )
 
 
 def _pool(worker: type, config: AppConfig, pool: PoolConfig) -> serve.Deployment:
-    options: dict[str, Any] = {
-        "num_cpus": pool.cpus,
-        "num_gpus": pool.gpus,
-        "resources": pool.resources,
-        "runtime_env": {"env_vars": _process_environment(config) | pool.env},
-    }
+    options = _on_nodes(pool, _process_environment(config) | pool.env)
+    options |= {"num_cpus": pool.cpus, "num_gpus": pool.gpus}
     if pool.accelerator_type is not None:
         options["accelerator_type"] = pool.accelerator_type
-    if pool.label_selector:
-        options["label_selector"] = pool.label_selector
     return serve.deployment(worker).options(
         num_replicas=pool.replicas,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
@@ -87,6 +82,14 @@ def _pool(worker: type, config: AppConfig, pool: PoolConfig) -> serve.Deployment
         logging_config=_QUIET,
         ray_actor_options=options,
     )
+
+
+def _on_nodes(choice: NodeChoice, environment: dict[str, str]) -> dict[str, Any]:
+    """Ray's options for replicas on some nodes, with an environment."""
+    options: dict[str, Any] = {"resources": choice.resources, "runtime_env": {"env_vars": environment}}
+    if choice.label_selector:
+        options["label_selector"] = choice.label_selector
+    return options
 
 
 def _process_environment(config: AppConfig) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from cluster.config.node_choice import NodeChoice
 from cluster.config.structured_output import StructuredOutputConfig
 from cluster.config.units import Count
 
@@ -13,7 +14,7 @@ _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]"
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+", re.IGNORECASE)
 
 
-class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class IngressConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The ingress replicas: where they listen, and what they accept."""
 
     replicas: Count = 1

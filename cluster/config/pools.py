@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from cluster.config.environment import SECRET_VARIABLE
+from cluster.config.node_choice import NodeChoice
 from cluster.config.structured_output import GrammarBudgetConfig
 from cluster.config.units import Count
 from cluster.messages.transport import Transport
@@ -59,7 +60,7 @@ class TiersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
 
 
-class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PoolConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A pool of workers."""
 
     replicas: Count = 1
@@ -80,10 +81,6 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
     accelerator_type: str | None = None
     """Accelerator that a worker's node must have, by Ray's name, e.g. "H100"."""
-    resources: dict[str, float] = {}
-    """Custom Ray resources that each worker takes. They pin the pool to nodes that offer them."""
-    label_selector: dict[str, str] = {}
-    """Labels that a worker's node must have (`ray start --labels`), e.g. {"pool": "decode"}."""
     transport: Transport | None = None
     """The only transport that may carry KV blocks: "tcp", "shared_memory", "rdma" or "nvlink". If it is missing, the
     fastest transport of the node is used. Both pools need the same value, or they have no transport in common.

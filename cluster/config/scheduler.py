@@ -5,14 +5,16 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from cluster.config.node_choice import NodeChoice
+
 Weight = Annotated[float, Meta(ge=0.01, le=100)]
 
 MAX_INDEXED_BLOCKS: Final = 1 << 24
 """Default of `max_indexed_blocks`."""
 
 
-class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the Scheduler treats requests, and how much it keeps in memory."""
+class SchedulerConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the Scheduler treats requests, how much it keeps in memory, and where it runs."""
 
     max_indexed_blocks: Annotated[int, Meta(ge=1024, le=1 << 28)] = MAX_INDEXED_BLOCKS
     """KV blocks in the prefix index, of all workers together; a block that several workers cache counts once. The index

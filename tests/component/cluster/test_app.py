@@ -6,7 +6,7 @@ import pytest
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 
-from cluster.app import _ingress, _pool
+from cluster.app import _ingress, _pool, _scheduler
 from cluster.config.application import AppConfig, parse
 from decode.deployment import DecodeWorker
 from prefill.deployment import PrefillWorker
@@ -14,14 +14,18 @@ from prefill.deployment import PrefillWorker
 MODEL = "conf/models/baton-demo"
 
 
-def environments_of(config: AppConfig) -> dict[str, dict[str, str]]:
-    """The environment of the processes that read sampling parameters, by deployment."""
-    deployments: dict[str, Any] = {
-        "ingress": _ingress(config),
-        "prefill": _pool(PrefillWorker, config, config.prefill),
-        "decode": _pool(DecodeWorker, config, config.decode),
-    }
-    return {name: one.ray_actor_options["runtime_env"]["env_vars"] for name, one in deployments.items()}
+SECTIONS = ("scheduler", "ingress", "prefill", "decode")
+
+
+def actor_options_of(config: AppConfig) -> dict[str, dict[str, Any]]:
+    """What Ray is told of each deployment's replicas, by the deployment's section of the config."""
+    deployments: tuple[Any, ...] = (
+        _scheduler(config)._bound_deployment,
+        _ingress(config),
+        _pool(PrefillWorker, config, config.prefill),
+        _pool(DecodeWorker, config, config.decode),
+    )
+    return {section: one.ray_actor_options for section, one in zip(SECTIONS, deployments, strict=True)}
 
 
 @pytest.mark.parametrize("most", [2, 128, 20_000])
@@ -30,8 +34,23 @@ def test_vllm_takes_as_many_sequences_as_a_request_may_have(
     monkeypatch: pytest.MonkeyPatch, deployment: str, most: int
 ) -> None:
     config = parse({"model": MODEL, "ingress": {"max_sequences_per_request": most}})
-    for name, value in environments_of(config)[deployment].items():
+    for name, value in actor_options_of(config)[deployment]["runtime_env"]["env_vars"].items():
         monkeypatch.setenv(name, value)
     assert SamplingParams(n=most).n == most
     with pytest.raises(VLLMValidationError, match=f"n must be at most {most}"):
         SamplingParams(n=most + 1)
+
+
+def test_each_section_says_which_nodes_run_its_replicas() -> None:
+    def nodes(pool: str) -> dict[str, dict[str, Any]]:
+        return {"label_selector": {"pool": pool}, "resources": {f"{pool}_node": 1}}
+
+    config = parse({"model": MODEL, **{section: nodes(section) for section in SECTIONS}})
+    for section, options in actor_options_of(config).items():
+        assert {key: options[key] for key in nodes(section)} == nodes(section)
+
+
+def test_without_a_choice_any_node_will_do() -> None:
+    for options in actor_options_of(parse({"model": MODEL})).values():
+        assert options["resources"] == {}
+        assert "label_selector" not in options
