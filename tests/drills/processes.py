@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import httpx
 import psutil
@@ -17,7 +18,6 @@ from tests.real_cluster.service import (
     INGRESS_PROCESS,
     PREFILL_PROCESS,
     SCHEDULER_PROCESS,
-    Service,
     wait_for,
 )
 
@@ -74,8 +74,21 @@ class Snapshot:
         return (s for s in self._samples if s.name == name and labels.items() <= s.labels.items())
 
 
+class AnyService(Protocol):
+    """A service, on whatever nodes."""
+
+    port: int
+
+    @property
+    def url(self) -> str: ...
+
+    def get(self, path: str) -> httpx.Response: ...
+
+    def processes(self, name: str) -> list[psutil.Process]: ...
+
+
 class LiveProcesses:
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: AnyService) -> None:
         self.service = service
 
     def snapshot(self) -> Snapshot:

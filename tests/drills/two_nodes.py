@@ -12,8 +12,8 @@ import psutil
 
 from cluster.config.environment import SECRET_VARIABLE
 from cluster.repository import REPO_ROOT
-from tests.drills.nodes import Network, Node
 from tests.drills.processes import DECODE, INGRESS, PREFILL, SCHEDULER, LiveProcesses
+from tests.nodes.namespaces import Network, Node
 from tests.real_cluster.service import CONTROLLER_PROCESS, Service, wait_for
 
 NUM_REPLICAS = {INGRESS: 1, SCHEDULER: 1, PREFILL: 1, DECODE: 2}

@@ -57,8 +57,8 @@ class Service:
     def __init__(self, folder: Path, changes: dict[str, Any]) -> None:
         config = yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())
         self._data = str(folder / "state")
-        changes = _merged({"state": {"data_dir": self._data}}, changes)
-        args = config["applications"][0]["args"] = _merged(config["applications"][0]["args"], changes)
+        changes = merged({"state": {"data_dir": self._data}}, changes)
+        args = config["applications"][0]["args"] = merged(config["applications"][0]["args"], changes)
         self.config_file = folder / "serve.yaml"
         self.config_file.write_text(yaml.safe_dump(config))
         self._config = config
@@ -101,7 +101,7 @@ class Service:
     def update(self, changes: dict[str, Any]) -> None:
         """Have Serve roll changed `args` out, as `serve deploy` does."""
         application = self._config["applications"][0]
-        application["args"] = _merged(application["args"], {**changes, "ingress": {"port": self.port}})
+        application["args"] = merged(application["args"], {**changes, "ingress": {"port": self.port}})
         self._of_serve("PUT", json=self._config)
 
     def serve_says(self) -> dict[tuple[str, str], str]:
@@ -149,7 +149,7 @@ class Service:
 
     def processes(self, name: str) -> list[psutil.Process]:
         """The processes of a deployment's replicas."""
-        return [p for p in self._family() if _is(p, name)]
+        return [p for p in self._family() if is_named(p, name)]
 
     def ray_processes(self, script: str) -> list[psutil.Process]:
         """Processes of Ray that run a script of that name."""
@@ -221,15 +221,16 @@ def wait_for(condition: Callable[[], object], timeout_s: float, interval_s: floa
     return time.monotonic() - started_at
 
 
-def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    nested = {key: _merged(base.get(key, {}), value) for key, value in changes.items() if isinstance(value, dict)}
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A config with changes, section by section."""
+    nested = {key: merged(base.get(key, {}), value) for key, value in changes.items() if isinstance(value, dict)}
     return {**base, **changes, **nested}
 
 
 def _runs(process: psutil.Process, script: str) -> bool:
     try:
         return any(Path(argument).name == script for argument in process.cmdline())
-    except psutil.NoSuchProcess:
+    except psutil.Error:
         return False
 
 
@@ -241,9 +242,9 @@ def _serves(process: psutil.Process, folder: str) -> bool:
         return False
 
 
-def _is(process: psutil.Process, name: str) -> bool:
+def is_named(process: psutil.Process, name: str) -> bool:
     """While a replica answers a call, Ray adds a dot and the method to its process's name."""
     try:
         return " ".join(process.cmdline()).strip().partition(".")[0] == name
-    except psutil.NoSuchProcess:
+    except psutil.Error:
         return False

@@ -7,8 +7,8 @@ Linux namespaces make them, which takes root, util-linux (unshare, nsenter) and 
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -42,9 +42,11 @@ class Network:
 class Node:
     def __init__(self, number: int) -> None:
         """`number` makes the last byte of its address."""
+        self.number = number
         self.address = f"{SUBNET}.{number}"
         self._started: list[psutil.Popen] = []
-        self._link = f"{BRIDGE[:8]}-{number}"
+        self.link = f"{BRIDGE[:8]}-{number}"
+        """The machine's end of the node's network cable."""
         for folder in OWN:
             Path(folder).mkdir(exist_ok=True)
         self._holder = psutil.Popen(
@@ -59,7 +61,7 @@ class Node:
 
     def start(self, command: list[str], environment: Mapping[str, str], log: IO[bytes]) -> psutil.Popen:
         process = psutil.Popen(
-            [*self._enter, *command],
+            [*self.enter, *command],
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -69,7 +71,7 @@ class Node:
         return process
 
     def command(self, *command: str) -> None:
-        subprocess.run([*self._enter, *command], check=True, capture_output=True)
+        subprocess.run([*self.enter, *command], check=True, capture_output=True)
 
     def processes(self) -> list[psutil.Process]:
         """All that run on it."""
@@ -81,23 +83,43 @@ class Node:
             self._holder.kill()
         self._holder.wait(READY_S)
         psutil.wait_procs([self._first, *self._started], READY_S)
-        _remove(self._link)
+        _remove(self.link)
 
     @property
-    def _enter(self) -> list[str]:
+    def enter(self) -> list[str]:
+        """The command that runs the command after it on the node."""
         return ["nsenter", "-t", str(self._first.pid), "--net", "--pid", "--mount", "--uts", f"--wd={REPO_ROOT}"]
 
     def _connect(self) -> None:
         inside = "eth0"
-        _remove(self._link)
-        _ip("link", "add", self._link, "type", "veth", "peer", "name", inside, "netns", str(self._first.pid))
-        _ip("link", "set", self._link, "master", BRIDGE, "up")
+        _remove(self.link)
+        _ip("link", "add", self.link, "type", "veth", "peer", "name", inside, "netns", str(self._first.pid))
+        _ip("link", "set", self.link, "master", BRIDGE, "up")
         for command in (
             ("link", "set", "lo", "up"),
             ("addr", "add", f"{self.address}/24", "dev", inside),
             ("link", "set", inside, "up"),
         ):
             self.command("ip", *command)
+
+
+@contextmanager
+def spliced(node: Node) -> Iterator[tuple[str, str]]:
+    """Take a node off the bridge, for as long as something else passes its frames on. Gives two network interfaces of
+    the machine: what the node sends comes out of the first, and what it is sent comes out of the second.
+    """
+    inner, outer = f"{node.link}-in", f"{node.link}-out"
+    _remove(inner)  # what a drill that was killed has left
+    _ip("link", "add", inner, "type", "veth", "peer", "name", outer)
+    _ip("link", "set", inner, "up")
+    _ip("link", "set", node.link, "nomaster")
+    _ip("link", "set", outer, "master", BRIDGE, "up")
+    try:
+        yield node.link, inner
+    finally:
+        _remove(inner)
+        with suppress(subprocess.CalledProcessError):  # the node may have been switched off
+            _ip("link", "set", node.link, "master", BRIDGE)
 
 
 def require_namespaces() -> None:
