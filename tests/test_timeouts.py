@@ -27,8 +27,8 @@ VALUE = re.compile(r"\s*(none\b|\d[\d.]*(?: / \d[\d.]*)*)(?: (ms|s|min|h|d|us)\b
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 TIME = re.compile(r"(?<!_PER)_(S|MS|US)$")
 
-ON_VIRTUAL_CLOCK = "cluster/simulation/"
-"""Times of the simulator are not in the table."""
+ON_VIRTUAL_CLOCK = ("cluster/planning/", "cluster/simulation/")
+"""Times of the simulator, and of plans that it checks, are not in the table."""
 OF_LIBRARIES = frozenset({"TCP_USER_TIMEOUT", "UCX_KEEPALIVE_INTERVAL"})
 """Options of libraries, which the table names beside Baton's constants."""
 

@@ -5,7 +5,7 @@ the engines start, prints when the service is ready, and stops everything it sta
 links of a running service. `baton tenant` prints the tenant of an API key, erases tenants and rotates their keys.
 `baton state` rotates the master key. `baton audit` checks and exports the log of safety decisions. `baton safety`
 checks policies and texts. `baton compile` compiles the modules of placement and screening. `baton simulate` compares
-placement policies.
+placement policies. `baton plan` sizes the pools for a load.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 import msgspec
 import yaml
 
-from cluster.cli import audit, safety, simulate
+from cluster.cli import audit, plan, safety, simulate
 from cluster.cli import compile as compiler
 from cluster.cli import state as cli_state
 from cluster.cli.serve_run import ServeRun
@@ -133,6 +133,7 @@ def argument_parser() -> argparse.ArgumentParser:
     safety.add_parser(commands)
     compiler.add_parser(commands)
     simulate.add_parser(commands)
+    plan.add_parser(commands)
     return parser
 
 

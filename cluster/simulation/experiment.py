@@ -23,7 +23,7 @@ from cluster.simulation.traffic.workload import Arrival, RequestRecord, SimReque
 from cluster.slo import SloConfig
 from router.pending_placements import PendingPlacements
 from router.prediction.hardware import DEVICES, LINKS, MODELS
-from router.prediction.roofline import kv_capacity_tokens, step_model
+from router.prediction.roofline import ModelShape, kv_capacity_tokens, step_model
 from router.prediction.step_model import StepModel
 from router.state import RouterState
 
@@ -44,7 +44,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """The hardware and the settings of all workers. The constructor checks the names, and that the model fits."""
 
     model: str = "qwen3-32b"
-    """Name of a model in router/prediction/hardware.py."""
+    """Name of a model in router/prediction/hardware.py, or any name if `shape` is given."""
+    shape: ModelShape | None = None
+    """Figures of a model that is not in router/prediction/hardware.py. None takes the figures of the name."""
     device: str = "h100"
     """Name of a device in router/prediction/hardware.py."""
     tensor_parallel: int = 2
@@ -75,7 +77,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """What the engines' steps really take. Predictions and SLOs start from the roofline whatever it is."""
 
     def __post_init__(self) -> None:
-        for kind, name, known in (("model", self.model, MODELS), ("device", self.device, DEVICES)):
+        models = MODELS if self.shape is None else {self.model: self.shape}
+        for kind, name, known in (("model", self.model, models), ("device", self.device, DEVICES)):
             if name not in known:
                 raise ValueError(f"unknown {kind} {name!r}; the known ones are {', '.join(known)}")
         if self.kv_capacity_tokens < self.prefill_step_tokens:
@@ -84,12 +87,16 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.truth.stragglers.number} stragglers are more than the {self.num_workers} workers")
 
     @property
+    def model_shape(self) -> ModelShape:
+        return self.shape or MODELS[self.model]
+
+    @property
     def step_model(self) -> StepModel:
-        return step_model(MODELS[self.model], DEVICES[self.device], self.tensor_parallel)
+        return step_model(self.model_shape, DEVICES[self.device], self.tensor_parallel)
 
     @property
     def kv_capacity_tokens(self) -> int:
-        return kv_capacity_tokens(MODELS[self.model], DEVICES[self.device], self.tensor_parallel)
+        return kv_capacity_tokens(self.model_shape, DEVICES[self.device], self.tensor_parallel)
 
     @property
     def isolated_prefill_s(self) -> Callable[[int], float]:
@@ -104,7 +111,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         return ClusterSetting(
             prefill=self._pool(Pool.PREFILL, num_prefill, slow_prefill, engines),
             decode=self._pool(Pool.DECODE, num_decode, slow_decode, engines),
-            kv_bytes_per_token=MODELS[self.model].kv_bytes_per_token,
+            kv_bytes_per_token=self.model_shape.kv_bytes_per_token,
             link=self.link,
             reporting=self.reporting,
             faults=self.faults,
@@ -113,7 +120,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _pool(self, pool: Pool, number: int, num_stragglers: int, engines: Engines) -> PoolSetting:
-        kv_bytes_per_token = MODELS[self.model].kv_bytes_per_token
+        kv_bytes_per_token = self.model_shape.kv_bytes_per_token
         max_step_tokens, rules = self.prefill_step_tokens, engines.value
         if pool is Pool.DECODE and not rules.has_short_steps:
             max_step_tokens = self.decode_step_tokens
