@@ -55,7 +55,7 @@ def derivation(plan: CapacityPlan, demand: Demand) -> list[str]:
         f"TPOT, {limits.memory:.1f} by {plan.kv_tokens:,} KV tokens. {decode.batch:.1f} on average, in steps of "
         f"{1e3 * decode.step_s:.2f} ms: {decode.worker.rate_per_s:.4g} requests/s.",
         f"At a time {plan.num_running:,.0f} requests run. A request takes {1e3 * plan.work_s:.2f} ms of a worker "
-        f"at least, wherever it is placed: {least:,} GPUs, if all of them are always busy and no request waits.",
+        f"at least, wherever it is placed: {least:,} GPUs, if all of them are always busy and no request misses.",
     ]
 
 

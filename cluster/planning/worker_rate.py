@@ -27,11 +27,12 @@ class WorkerBound(StrEnum):
 
 ADVICE = {
     WorkerBound.COMPUTE: "A device with more operations per second, weights in fp8 or more prefix hits change it.",
-    WorkerBound.TTFT: "Prompts wait for one another. A longer TTFT objective, a lower target or more prefix hits change it.",
+    WorkerBound.TTFT: "Prompts wait for one another. A longer TTFT objective, a lower target or more prefix hits "
+    "change it.",
     WorkerBound.TPOT: "Steps may hold few requests. A longer TPOT objective, more memory bandwidth, a larger tensor "
     "parallelism or weights in fp8 change it.",
-    WorkerBound.MEMORY: "KV blocks fill the memory before steps become too long. A device with more memory, a larger tensor "
-    "parallelism or shorter prompts change it.",
+    WorkerBound.MEMORY: "KV blocks fill the memory before steps become too long. A device with more memory, a larger "
+    "tensor parallelism or shorter prompts change it.",
     WorkerBound.BATCH_LIMIT: "Engines run no more requests at a time. A higher `max_num_seqs` changes it.",
     WorkerBound.LINK: "Handoffs fill the links. Faster links (`--link`) change it, or fewer KV bytes per token.",
 }
