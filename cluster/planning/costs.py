@@ -15,8 +15,8 @@ ASSUMED_PRICES: Mapping[str, float] = MappingProxyType(
     {"a100": 1.60, "h100": 3.20, "h200": 3.99, "b200": 6.00, "rtx pro 6000": 1.85}
 )
 """US dollars per device and hour: the on-demand list prices of one provider (hyperstack.cloud/gpu-pricing) on 26 August
-2026, read from a copy by a third party. They are an assumption, not an offer: list prices of one device differ between providers by a factor of four.
-Higher prices raise all costs alike.
+2026, read from a copy by a third party. They are an assumption, not an offer: list prices of one device differ between
+providers by a factor of four. Higher prices raise all costs alike.
 """
 
 
