@@ -1,0 +1,67 @@
+"""What can happen to nodes and to the network between them, as data."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.nodes.ray_up import DECODE, HEAD, PREFILL, RayUp
+from tests.nodes.wire import CUT, Quality, wire
+from tests.real_cluster.service import CONTROLLER_PROCESS, wait_for
+
+LASTS_S = 20.0
+"""How long the network is bad, and the head away: longer than a pull may take."""
+BACK_WITHIN_S = 120.0
+SLOW = Quality(delay_s=0.05, bytes_per_s=10e6 / 8)
+"""10 Mbit/s in each direction, and 100 ms there and back."""
+LOSSY = Quality(loss=0.1)
+"""A frame of the relay is up to 64 KiB, so that a large message loses much more often than one in ten."""
+
+
+@dataclass(frozen=True)
+class NodeFault:
+    strike: Callable[[RayUp], None]
+    """Returns when the fault is over. The autoscaler replaces nodes that are gone by itself."""
+    silence_s: float
+    """Longest time without a token for any stream."""
+    num_lost: int = 0
+    """Replicas that end with it."""
+
+
+def _gone(node_type: str) -> Callable[[RayUp], None]:
+    def strike(cluster: RayUp) -> None:
+        name = cluster.names(node_type)[0]
+        cluster.cloud.stop_node(name)
+
+    return strike
+
+
+def _head_away(cluster: RayUp) -> None:
+    (head,) = cluster.names(HEAD)
+    cluster.cloud.restart_node(head)
+    _pass(LASTS_S)
+    cluster.up()
+    wait_for(lambda: cluster.processes(CONTROLLER_PROCESS), BACK_WITHIN_S)
+
+
+def _between_pools(quality: Quality) -> Callable[[RayUp], None]:
+    def strike(cluster: RayUp) -> None:
+        (prefill,) = cluster.names(PREFILL)
+        decodes = [cluster.cloud.address(name) for name in cluster.names(DECODE)]
+        with wire(cluster.cloud.node(prefill), decodes, quality):
+            _pass(LASTS_S)
+
+    return strike
+
+
+def _pass(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: TID251  # the fault lasts so long
+
+
+NODE_FAULTS = {
+    "a decode node is gone": NodeFault(_gone(DECODE), silence_s=15.0, num_lost=1),
+    "the prefill node is gone": NodeFault(_gone(PREFILL), silence_s=15.0, num_lost=1),
+    "head node off for 20 s": NodeFault(_head_away, silence_s=5.0),
+    "between the pools: cut for 20 s": NodeFault(_between_pools(CUT), silence_s=15.0),
+    "between the pools: 10 Mbit/s, 100 ms, for 20 s": NodeFault(_between_pools(SLOW), silence_s=15.0),
+    "between the pools: a tenth lost, for 20 s": NodeFault(_between_pools(LOSSY), silence_s=15.0),
+}
