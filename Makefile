@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills soak fuzz models browser lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scheduler bench-context bench-safety bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes soak fuzz models browser lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scheduler bench-context bench-safety bench-chat-state demo-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -33,7 +33,7 @@ serve: $(STAMP) compile ## start the service: PORT=8000 MODEL=<folder or hub nam
 
 # Tests that start a whole service have the machine for themselves. Of the others, those that compute run beside those that mostly wait
 PURE = tests/architecture tests/sim tests/unit tests/test_docs.py tests/test_timeouts.py
-LIVE = tests/drills tests/hostile/live tests/real_cluster
+LIVE = tests/drills tests/hostile/live tests/nodes tests/real_cluster
 BESIDE = @$(MAKE) --no-print-directory --jobs=2 --keep-going
 .PHONY: test-pure test-parts
 
@@ -54,6 +54,9 @@ test-fast: $(STAMP) ## unit, component and hostile tests, without engines: minut
 drills: $(STAMP) compile network-tools ## inject every fault at every moment of a request: half an hour; compares with docs/drills.md, and writes it
 	$(BIN)/python -m pytest tests/drills -m "not soak" -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
 
+drills-nodes: $(STAMP) compile network-tools ## take nodes and the network between them away, on a cluster of this machine: a quarter of an hour; needs root
+	$(BIN)/python -m pytest tests/nodes -m full_matrix -o log_cli=true -o log_cli_level=INFO --nodes-report docs/drills.md
+
 soak: $(STAMP) compile ## run 2,000 requests, abort some of them, and kill a worker each minute
 	$(BIN)/python -m pytest tests/drills -m soak -o log_cli=true -o log_cli_level=INFO
 
@@ -68,7 +71,7 @@ browser: $(STAMP) ## open pages of other sites in a real browser, next to a Bato
 	  apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium || { echo "chromium is needed"; exit 1; }; }
 	$(BIN)/python -m pytest tests/hostile/browser -m browser
 
-# The drills cut the network with iptables, and make network namespaces that act as nodes with ip
+# The drills cut the network with iptables, and make network namespaces that act as nodes with ip (as tests/nodes does)
 .PHONY: network-tools
 network-tools:
 	@PATH="$$PATH:/usr/sbin:/sbin"; command -v iptables >/dev/null && command -v ip >/dev/null || { \

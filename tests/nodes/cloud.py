@@ -7,6 +7,7 @@ autoscaler on the head node, which could not make namespaces of the machine from
     python -m tests.nodes.cloud        # until Ctrl-C, which switches all nodes off
 """
 
+import logging
 import os
 import shlex
 import signal
@@ -20,10 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
+
 from cluster.config.environment import SECRET_VARIABLE
 from cluster.repository import REPO_ROOT
 from tests.nodes.cloud_socket import CloudSocket
 from tests.nodes.namespaces import Network, Node
+
+logger = logging.getLogger("baton.nodes")
 
 SOCKET: Final = REPO_ROOT / ".baton/cloud.sock"
 FIRST: Final = 2
@@ -76,6 +81,7 @@ class Cloud:
         made = _Instance(Node(number), home, dict(tags))
         with self._lock:
             self._instances[name] = made
+        logger.info("%s (%s) is at %s", name, tags.get(TAG_RAY_USER_NODE_TYPE), made.node.address)
         return name
 
     def stop_node(self, name: str) -> None:
@@ -84,6 +90,7 @@ class Cloud:
             instance = self._instances.pop(name, None)
         if instance is not None:
             instance.node.kill()
+            logger.info("%s is gone", name)
 
     def restart_node(self, name: str) -> None:
         """Switch it off and on again: it keeps its home and its address, and nothing runs on it."""
@@ -148,12 +155,12 @@ def _environment(instance: _Instance) -> dict[str, str]:
 
 
 def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%X")
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     with tempfile.TemporaryDirectory() as folder, Cloud(Path(folder)):
-        sys.stdout.write(f"Nodes can be made at {SOCKET.relative_to(REPO_ROOT)}. Ctrl-C switches them off\n")
-        sys.stdout.flush()
+        logger.info("nodes can be made at %s; Ctrl-C switches them off", SOCKET.relative_to(REPO_ROOT))
         stopping.wait()
 
 
