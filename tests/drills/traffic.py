@@ -27,9 +27,11 @@ class Answer:
 
 
 class Traffic:
-    def __init__(self, host: str, port: int, seed: int, num_at_once: int = NUM_AT_ONCE) -> None:
-        """Starts. `seed`: another one finds no warm cache."""
-        self._host, self._port = host, port
+    def __init__(
+        self, host: str, port: int, seed: int, num_at_once: int = NUM_AT_ONCE, path: str | None = None
+    ) -> None:
+        """Starts. `seed`: another one finds no warm cache. `path`: the only one that the streams may take."""
+        self._host, self._port, self._path = host, port, path
         self._seeds = itertools.count(seed)
         self._stopping = threading.Event()
         self.answers: list[Answer] = []
@@ -67,7 +69,7 @@ class Traffic:
     def _ask(self) -> Answer:
         asked_at = time.monotonic()
         try:
-            client = Client(self._port, CLIENT_TIMEOUT_S, self._host, path=None)
+            client = Client(self._port, CLIENT_TIMEOUT_S, self._host, self._path)
             client.ask(MODEL, word_list(next(self._seeds), PROMPT_TOKENS), ANSWER_TOKENS)
         except OSError as error:
             self._stopping.wait(RETRY_S)

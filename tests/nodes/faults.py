@@ -13,6 +13,7 @@ LASTS_S = 20.0
 BACK_WITHIN_S = 120.0
 SLOW = Quality(delay_s=0.05, bytes_per_s=10e6 / 8)
 """10 Mbit/s in each direction, and 100 ms there and back."""
+HANDED_OVER = "P->D"
 LOSSY = Quality(loss=0.1)
 """A frame of the relay is up to 64 KiB, so that a large message loses much more often than one in ten."""
 
@@ -25,6 +26,8 @@ class NodeFault:
     """Longest time without a token for any stream."""
     num_lost: int = 0
     """Replicas that end with it."""
+    path: str | None = None
+    """The only one that the streams may take. Else the Scheduler stops handing over where that takes longer."""
 
 
 def _gone(node_type: str) -> Callable[[RayUp], None]:
@@ -62,6 +65,6 @@ NODE_FAULTS = {
     "the prefill node is gone": NodeFault(_gone(PREFILL), silence_s=15.0, num_lost=1),
     "head node off for 20 s": NodeFault(_head_away, silence_s=5.0),
     "between the pools: cut for 20 s": NodeFault(_between_pools(CUT), silence_s=15.0),
-    "between the pools: 10 Mbit/s, 100 ms, for 20 s": NodeFault(_between_pools(SLOW), silence_s=15.0),
-    "between the pools: a tenth lost, for 20 s": NodeFault(_between_pools(LOSSY), silence_s=15.0),
+    "between the pools: 10 Mbit/s, 100 ms, for 20 s": NodeFault(_between_pools(SLOW), silence_s=15.0, path=HANDED_OVER),
+    "between the pools: a tenth lost, for 20 s": NodeFault(_between_pools(LOSSY), silence_s=15.0, path=HANDED_OVER),
 }

@@ -45,7 +45,8 @@ def test_node_fault(cluster: RayUp, name: str, measured: list[PlaneMeasured]) ->
     fault, live = NODE_FAULTS[name], LiveProcesses(cluster)
     live.wait_until_whole(NUM_REPLICAS, WHOLE_WITHIN_S)
     before = _replicas(cluster)
-    traffic = Traffic(cluster.host, cluster.port, seed=SEEDS_PER_DRILL * list(NODE_FAULTS).index(name))
+    seed = SEEDS_PER_DRILL * list(NODE_FAULTS).index(name)
+    traffic = Traffic(cluster.host, cluster.port, seed, path=fault.path)
     try:
         wait_for(lambda: traffic.outcomes[ANSWERED] > 0, WHOLE_WITHIN_S)
         struck_at = time.monotonic()
