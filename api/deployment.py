@@ -52,7 +52,7 @@ class Ingress:
     ) -> None:
         set_up_logging()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        join_cluster()
+        join_cluster(config.network.tls)
         self._config = config.ingress
         scheduler_peer = SchedulerClient(scheduler_finder())
         peers = WorkerConnections(scheduler_peer, config.ingress.max_unread_tokens)

@@ -44,8 +44,8 @@ def build(args: dict[str, Any]) -> Application:
     config = parse(args)
     check_arguments(config)
     scheduler = _scheduler(config)
-    prefill = _pool(PrefillWorker, config, config.prefill).bind(config.pool(config.prefill), config.internal_host)
-    decode = _pool(DecodeWorker, config, config.decode).bind(config.pool(config.decode), config.internal_host)
+    prefill = _pool(PrefillWorker, config, config.prefill).bind(config.pool(config.prefill), config.internal_network)
+    decode = _pool(DecodeWorker, config, config.decode).bind(config.pool(config.decode), config.internal_network)
     return _ingress(config).bind(config, scheduler, prefill, decode)
 
 
@@ -55,7 +55,7 @@ def _scheduler(config: AppConfig) -> Application:
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         ray_actor_options={**_on_nodes(config.scheduler, _process_environment(config)), "num_cpus": 0.1},
     )
-    return deployment.bind(config.slo, config.scheduler, config.internal_host)
+    return deployment.bind(config.slo, config.scheduler, config.internal_network)
 
 
 def _ingress(config: AppConfig) -> serve.Deployment:

@@ -14,8 +14,9 @@ from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 
 from cluster.clients.scheduler_finder import SchedulerFinder
-from cluster.config.network import is_loopback
+from cluster.config.network import TlsConfig, is_loopback
 from cluster.messages.ids import Address, WorkerId
+from cluster.network.certificates import use_certificates
 from cluster.network.interface import Interface, own_interface
 from cluster.network.secret import establish_secret
 from cluster.rpc.connection import ConnectionLost
@@ -105,13 +106,16 @@ def require_reachable(address: Address, node: str, own: str) -> None:
         )
 
 
-def join_cluster() -> None:
-    """Give this process the secret of its application. Call this before the process listens, connects, or starts an
-    engine.
+def join_cluster(tls: TlsConfig | None) -> None:
+    """Give this process the secret and the certificate of its application. Call this before the process listens,
+    connects, or starts an engine.
 
     If the operator has not set a secret, Ray's own key-value store keeps one. Anyone who can connect to Ray can read
     the secret there, and can run code in the cluster anyway.
+
+    Raises ValueError with the name of the key if a file of `tls` cannot be used.
     """
+    use_certificates(tls)
     establish_secret(lambda proposed: _kept_first(_SECRETS_NAMESPACE, proposed))
 
 

@@ -4,6 +4,7 @@ pool.
 
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.worker_client import PrefillClient, WorkerConnections
+from cluster.config.network import NetworkConfig
 from cluster.config.pools import PoolConfig
 from cluster.messages.ids import Pool, WorkerId
 from cluster.messages.reports import ReportReply
@@ -24,11 +25,11 @@ from decode.proven_links import ProvenLinks
 
 
 class DecodeWorker:
-    async def __init__(self, config: PoolConfig, host: str | None) -> None:  # type: ignore[misc]  # Serve awaits it
-        own_host, worker = own_interface_of(host).host, own_worker_id()
+    async def __init__(self, config: PoolConfig, network: NetworkConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+        own_host, worker = own_interface_of(network.host).host, own_worker_id()
         find_scheduler = scheduler_finder()
         await require_reachable_scheduler(find_scheduler, own_host)
-        engine, service = start_engine(Pool.DECODE, config, host), Service()
+        engine, service = start_engine(Pool.DECODE, config, network), Service()
         scheduler_client = SchedulerClient(find_scheduler)
         prefill = PrefillClient(WorkerConnections(scheduler_client))
         self._puller = KVPuller(engine.generations, prefill, worker, config.pull_timeout_s, self._suspect)

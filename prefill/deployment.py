@@ -3,6 +3,7 @@ decode worker can.
 """
 
 from cluster.clients.scheduler_client import SchedulerClient
+from cluster.config.network import NetworkConfig
 from cluster.config.pools import PoolConfig
 from cluster.messages.ids import Pool
 from cluster.metrics import Scrape
@@ -20,11 +21,11 @@ from prefill.kv_lender import KVLender
 
 
 class PrefillWorker:
-    async def __init__(self, config: PoolConfig, host: str | None) -> None:  # type: ignore[misc]  # Serve awaits it
-        own_host = own_interface_of(host).host
+    async def __init__(self, config: PoolConfig, network: NetworkConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+        own_host = own_interface_of(network.host).host
         find_scheduler = scheduler_finder()
         await require_reachable_scheduler(find_scheduler, own_host)
-        engine, service = start_engine(Pool.PREFILL, config, host), Service()
+        engine, service = start_engine(Pool.PREFILL, config, network), Service()
         self._lender = KVLender(engine.prefills, service, config.kv_lease_s)
         self._streams = StepStreams(engine.generations, service)
         self._worker = Worker(

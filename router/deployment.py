@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 from cluster import compiled, metrics
+from cluster.config.network import NetworkConfig
 from cluster.config.scheduler import SchedulerConfig
 from cluster.observability.logging import set_up_logging
 from cluster.rpc.listener import Listener
@@ -20,19 +21,19 @@ logger = logging.getLogger("baton.scheduler")
 
 class Scheduler:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, slo: SloConfig, config: SchedulerConfig, host: str | None
+        self, slo: SloConfig, config: SchedulerConfig, network: NetworkConfig
     ) -> None:
         set_up_logging()
         if not compiled.is_in_use():
             logger.warning(
                 "the Scheduler runs interpreted: the code that `baton compile` makes is several times as fast"
             )
-        join_cluster()
+        join_cluster(network.tls)
         self._state = RouterState(
             slo, tenant_weights=config.tenant_weights, max_indexed_blocks=config.max_indexed_blocks
         )
         service = SchedulerService(self._state, lambda epoch: self._epoch_watch.heard_of(epoch)).service
-        self._listener = await Listener.start(own_interface_of(host).host, service)
+        self._listener = await Listener.start(own_interface_of(network.host).host, service)
         collect_rarely()
         registry = scheduler_registry()
         record = registry.claim(self._listener.address, own_node())

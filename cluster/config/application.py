@@ -89,6 +89,11 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             return LOOPBACK
         return self.network.host
 
+    @property
+    def internal_network(self) -> NetworkConfig:
+        """The section `network:` with `internal_host`."""
+        return msgspec.structs.replace(self.network, host=self.internal_host)
+
     def pool(self, pool: PoolConfig) -> PoolConfig:
         """Return the pool's section with the shared engine arguments filled in."""
         parser = {"reasoning_parser": self.ingress.reasoning_parser} if self.ingress.reasoning_parser else {}

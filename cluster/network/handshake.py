@@ -22,6 +22,8 @@ VERSION = 3
 
 PROCESS_BYTES, NONCE_BYTES, PROOF_BYTES = 16, 32, 32
 """Lengths of a process id, a nonce and a proof, in bytes."""
+_TLS_HANDSHAKE = b"\x16"
+"""The first byte of a connection with TLS."""
 _HEAD = MAGIC + bytes([VERSION])
 GREETING_BYTES = len(_HEAD) + PROCESS_BYTES + NONCE_BYTES
 ANSWER_BYTES = len(_HEAD) + NONCE_BYTES + PROOF_BYTES
@@ -114,6 +116,8 @@ class ConnectorHandshake:
 
 def _check_head(received: bytes) -> None:
     """Raises Refused at the first byte that is wrong."""
+    if received[:1] == _TLS_HANDSHAKE:
+        raise Refused("speaks_tls", "the peer speaks TLS: is network.tls set in its process, and not in this one?")
     if received[: len(MAGIC)] != MAGIC[: len(received)]:
         raise Refused("not_the_protocol", "the peer does not speak Baton's protocol")
     if len(received) > len(MAGIC) and received[len(MAGIC)] != VERSION:

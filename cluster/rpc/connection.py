@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from cluster.errors import ServingError, UnknownMessage
+from cluster.network.handshake import Refused
 from cluster.network.keepalive import DEAD_PEER_S, IDLE_S, PROBE_INTERVAL_S, PROBES
 from cluster.rpc.frames import (
     PING,
@@ -228,6 +229,8 @@ class Connection(asyncio.Protocol):
         self._service.on_writable(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, Refused):
+            logger.warning("the connection to %s was broken off: %s", self.peer, exc)
         self._open_ones.discard(self)
         self.lost.set()
         for answer, _ in self._waiting.values():

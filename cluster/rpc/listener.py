@@ -5,10 +5,12 @@ import secrets
 from contextlib import suppress
 
 from cluster.messages.ids import Address
+from cluster.network.certificates import own_certificates
 from cluster.network.handshake import PROCESS_BYTES, Refused
 from cluster.network.open_files import allow_open_files
 from cluster.network.proving import UnprovedConnections, listen, prove
 from cluster.network.secret import cluster_secret
+from cluster.network.tls_transport import TLS_REASONS
 from cluster.rpc.connection import Connection, ConnectionLost, NobodyThere, Service
 
 MAX_OPEN_FILES = 65_536
@@ -43,7 +45,9 @@ class Listener:
         process = secrets.token_hex(PROCESS_BYTES)
         unproved = UnprovedConnections()
         connections: set[Connection] = set()
-        server = await listen(host, cluster_secret(), process, unproved, lambda: Connection(service, connections))
+        server = await listen(
+            host, cluster_secret(), process, unproved, lambda: Connection(service, connections), own_certificates()
+        )
         port = server.sockets[0].getsockname()[1]
         return cls(server, Address(host, port, process), unproved, connections)
 
@@ -62,8 +66,17 @@ class Listener:
 async def connect(address: Address, service: Service) -> Connection:
     """Connect to a process. Raises ConnectionLost, or NobodyThere if the process of the address has certainly ended."""
     try:
-        return await prove(address.host, address.port, cluster_secret(), address.process, lambda: Connection(service))
+        return await prove(
+            address.host,
+            address.port,
+            cluster_secret(),
+            address.process,
+            lambda: Connection(service),
+            own_certificates(),
+        )
     except TimeoutError as error:
         raise ConnectionLost(f"{address.host}:{address.port} does not answer") from error
     except (OSError, Refused) as error:
-        raise NobodyThere(f"cannot connect to {address.host}:{address.port}: {error!r}") from error
+        is_alive = isinstance(error, Refused) and error.reason in TLS_REASONS  # its certificate is wrong, or ours
+        lost = ConnectionLost if is_alive else NobodyThere
+        raise lost(f"cannot connect to {address.host}:{address.port}: {error!r}") from error

@@ -1,5 +1,6 @@
 """Starting the engine of this replica: its process joins the cluster, and the engine gets the replica's identity."""
 
+from cluster.config.network import NetworkConfig
 from cluster.config.pools import PoolConfig
 from cluster.engine.engine import Engine
 from cluster.engine.port import WorkerEngine
@@ -8,8 +9,8 @@ from cluster.observability.logging import set_up_logging
 from cluster.serve_context import join_cluster, own_interface_of, own_rank, own_worker_id
 
 
-def start_engine(pool: Pool, config: PoolConfig, host: str | None) -> WorkerEngine:
+def start_engine(pool: Pool, config: PoolConfig, network: NetworkConfig) -> WorkerEngine:
     """Blocks until the engine is loaded."""
     set_up_logging()
-    join_cluster()
-    return Engine(pool, config, worker=own_worker_id(), rank=own_rank(), interface=own_interface_of(host))
+    join_cluster(network.tls)
+    return Engine(pool, config, worker=own_worker_id(), rank=own_rank(), interface=own_interface_of(network.host))

@@ -10,7 +10,7 @@ from tests.architecture.sources import PACKAGES, SOURCES, file_of, imports, matc
 
 HOMES = {
     "cachetools": ("api/safety/screener.py", "api/state/encryption/tenant_keys.py", "api/state/redis/*"),
-    "cryptography": ("api/state/encryption/*", "kvtransfer/side_channel.py"),
+    "cryptography": ("api/state/encryption/*", "cluster/network/certificates.py", "kvtransfer/side_channel.py"),
     "fastapi": ("api/http_app.py", "api/routes/*", "api/server/json_body.py", "api/edge/error_response.py"),
     "httptools": ("api/server/protocol.py",),
     "httpx2": ("api/safety/guards/guard.py",),

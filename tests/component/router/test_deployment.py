@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from cluster.clients.scheduler_client import SchedulerClient
+from cluster.config.network import NetworkConfig
 from cluster.config.scheduler import SchedulerConfig
 from cluster.messages.ids import Address, IngressId
 from cluster.messages.placement import Placement
@@ -30,13 +31,13 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> SchedulerRegistry:
     monkeypatch.setattr(deployment, "own_interface_of", lambda host: Interface(present(host), None))
     monkeypatch.setattr(deployment, "own_node", lambda: "n0")
     for name in ("join_cluster", "set_up_logging", "collect_rarely"):
-        monkeypatch.setattr(deployment, name, lambda: None)
+        monkeypatch.setattr(deployment, name, lambda *_: None)
     return registry
 
 
 async def started() -> Scheduler:
     scheduler = Scheduler.__new__(Scheduler)
-    await scheduler.__init__(SLO, SchedulerConfig(), "127.0.0.1")  # type: ignore[misc]  # as Serve does
+    await scheduler.__init__(SLO, SchedulerConfig(), NetworkConfig(host="127.0.0.1"))  # type: ignore[misc]  # as Serve does
     return scheduler
 
 

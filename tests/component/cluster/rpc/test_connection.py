@@ -3,8 +3,9 @@
 import asyncio
 import gc
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,11 +13,13 @@ import pytest
 from cluster.config.environment import SECRET_VARIABLE
 from cluster.errors import InvalidRequest, Overloaded, ServingError, UnknownMessage
 from cluster.messages.ids import Address
+from cluster.network.certificates import use_certificates
 from cluster.network.handshake import GREETING_BYTES, NONCE_BYTES, PROCESS_BYTES, ListenerHandshake
 from cluster.network.secret import cluster_secret
 from cluster.rpc.connection import Connection, ConnectionLost, Service
 from cluster.rpc.frames import FrameKind, Method, encoded
 from cluster.rpc.listener import Listener, connect
+from tests.certificates import Authority
 
 DOUBLE = Method[int, int]("double", int, int)
 REFUSE = Method[str, None]("refuse", str)
@@ -24,6 +27,17 @@ HANG = Method[None, None]("hang", None)
 MISREAD = Method[str, int]("refuse_nothing", str, int)
 ODD = Method[str, object]("odd", str, object)
 NOTE = Method[str, None]("note", str)
+SWAP = Method[bytes, bytes]("swap", bytes, bytes)
+
+
+@pytest.fixture(params=["in clear", "over TLS"])
+def either_way(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    use_certificates(Authority().issued(tmp_path / "node") if request.param == "over TLS" else None)
+    yield
+    use_certificates(None)
+
+
+in_both_ways = pytest.mark.usefixtures("either_way")
 
 
 class Server(Service):
@@ -106,12 +120,14 @@ async def heard_by_stranger(listener: Listener, said: bytes) -> bytes:
     return bytes(heard)
 
 
+@in_both_ways
 async def test_many_calls_side_by_side_get_their_own_answers() -> None:
     async with linked(Server()) as (_, connection):
         answers = await asyncio.gather(*(connection.call(DOUBLE, n) for n in range(500)))
     assert answers == [2 * n for n in range(500)]
 
 
+@in_both_ways
 async def test_posts_arrive_in_order_and_whole_whatever_their_size() -> None:
     server = Server()
     notes = [str(n) * (n * n * 50) for n in range(1, 40)]
@@ -122,6 +138,7 @@ async def test_posts_arrive_in_order_and_whole_whatever_their_size() -> None:
     assert server.notes == notes
 
 
+@in_both_ways
 @pytest.mark.parametrize(
     ("kind", "error"),
     [
@@ -196,6 +213,7 @@ async def test_posts_that_the_other_version_does_not_know_are_logged_once_and_en
     assert caplog.text.count("are ignored") == 2
 
 
+@in_both_ways
 async def test_answers_that_a_handler_has_at_once_are_given_in_the_order_of_the_calls() -> None:
     service, done = Service(), list[int]()
 
@@ -216,6 +234,7 @@ async def test_answers_that_a_handler_has_at_once_are_given_in_the_order_of_the_
     await listener.close()
 
 
+@in_both_ways
 async def test_message_that_is_too_long_is_the_sender_s_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.rpc.frames.MAX_FRAME_BYTES", 1000)
     async with linked(Server()) as (_, connection):
@@ -231,6 +250,7 @@ async def test_stranger_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPa
         assert await connection.call(DOUBLE, 2) == 4
 
 
+@in_both_ways
 async def test_cancelled_call_is_cancelled_on_the_other_side() -> None:
     server = Server()
     async with linked(server) as (_, connection):
@@ -253,6 +273,7 @@ async def test_call_that_is_cancelled_before_its_handler_has_begun_leaves_no_war
     assert not server.hanging.is_set()
 
 
+@in_both_ways
 async def test_calls_fail_at_once_when_the_other_side_goes_away() -> None:
     server = Server()
     async with linked(server) as (listener, connection):
@@ -266,6 +287,7 @@ async def test_calls_fail_at_once_when_the_other_side_goes_away() -> None:
         assert not connection.is_open
 
 
+@in_both_ways
 async def test_handlers_of_a_caller_that_is_gone_are_cancelled() -> None:
     server = Server()
     async with linked(server) as (_, connection):
@@ -277,6 +299,7 @@ async def test_handlers_of_a_caller_that_is_gone_are_cancelled() -> None:
             await call
 
 
+@in_both_ways
 async def test_nobody_listening_is_a_lost_connection() -> None:
     listener = await Listener.start("127.0.0.1", Service())
     await listener.close()
@@ -284,6 +307,7 @@ async def test_nobody_listening_is_a_lost_connection() -> None:
         await connect(listener.address, Service())
 
 
+@in_both_ways
 async def test_process_without_the_secret_is_refused_and_knows_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -298,6 +322,7 @@ async def test_process_without_the_secret_is_refused_and_knows_why(
     assert f"at the peer: refused, 127.0.0.1:{listener.address.port}" in caplog.text
 
 
+@in_both_ways
 async def test_process_that_has_taken_the_port_of_another_is_not_taken_for_it() -> None:
     listener = await Listener.start("127.0.0.1", Server())
     former = msgspec.structs.replace(listener.address, process="00" * PROCESS_BYTES)
@@ -322,6 +347,7 @@ async def test_garbage_closes_the_connection_and_nothing_else(garbage: bytes) ->
         assert await connection.call(DOUBLE, 2) == 4
 
 
+@in_both_ways
 async def test_sender_is_told_when_the_other_side_stops_reading_and_when_it_reads_again() -> None:
     sender, writable = Service(), asyncio.Event()
     sender.on_writable = lambda connection: writable.set()
@@ -390,6 +416,51 @@ async def test_listener_that_never_proves_itself_is_given_up(monkeypatch: pytest
         await asyncio.wait_for(left.wait(), 5)
 
 
+@in_both_ways
+async def test_large_messages_arrive_whole_in_both_directions_at_once() -> None:
+    service = Service()
+    service.on_call(SWAP, lambda said: said[::-1])
+    listener = await Listener.start("127.0.0.1", service)
+    connections = [await connect(listener.address, Service()) for _ in range(2)]
+    said = [bytes([number]) * 2 + bytes(size) for number, size in enumerate((0, 1, 1 << 14, 1 << 18, 30_000_000))]
+    answers = await asyncio.gather(*(connection.call(SWAP, one) for one in said for connection in connections))
+    assert answers == [one[::-1] for one in said for _ in connections]
+    for connection in connections:
+        connection.close()
+    await listener.close()
+
+
+@in_both_ways
+async def test_what_waits_for_a_peer_that_does_not_read_is_bounded_and_is_sent_at_the_end() -> None:
+    """The socket's buffer and one message wait, and not a buffer of TLS besides."""
+    server = Server()
+    async with linked(server) as (_, connection):
+        assert connection._transport is not None
+        sent = 0
+        while connection.is_writable:
+            connection.post(NOTE, "x" * 50_000)
+            sent += 1
+        assert connection._transport.get_write_buffer_size() < 2 * (1 << 16)
+        connection.close()
+        await asyncio.wait_for(server.lost.wait(), 5)
+    assert len(server.notes) == sent
+
+
+@in_both_ways
+async def test_aborted_connection_is_lost_on_both_sides_at_once() -> None:
+    server = Server()
+    async with linked(server) as (_, connection):
+        assert connection._transport is not None
+        call = asyncio.create_task(connection.call(HANG, None))
+        await asyncio.wait_for(server.hanging.wait(), 5)
+        connection._transport.abort()
+        assert not connection.is_open
+        with pytest.raises(ConnectionLost):
+            await asyncio.wait_for(call, 5)
+        await asyncio.wait_for(server.ended_hanging.wait(), 5)
+
+
+@in_both_ways
 async def test_idle_connection_stays_open_while_both_sides_live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.rpc.connection.PING_INTERVAL_S", 0.01)
     server = Server()
