@@ -34,6 +34,7 @@ from cluster.cli import state as cli_state
 from cluster.cli.serve_run import ServeRun
 from cluster.config.application import AppConfig, parse
 from cluster.config.network import LOOPBACK, is_loopback
+from cluster.network.certificates import use_certificates
 from cluster.repository import REPO_ROOT
 from cluster.services.postgres import POSTGRES_FOLDER, LocalPostgres
 from cluster.services.redis import REDIS_FOLDER, LocalRedis
@@ -140,8 +141,10 @@ def argument_parser() -> argparse.ArgumentParser:
 def _serve(arguments: argparse.Namespace) -> int:
     try:
         config = configured(yaml.safe_load(arguments.conf.read_text()), arguments.port, arguments.model)
-        ingress = parse(config["applications"][0]["args"]).ingress
-        _require_free(ingress.host, ingress.port)
+        args = parse(config["applications"][0]["args"])
+        _require_free(args.ingress.host, args.ingress.port)
+        if os.environ.get("RAY_ADDRESS", _OWN_CLUSTER) == _OWN_CLUSTER:  # otherwise other nodes may have the files
+            use_certificates(args.network.tls)
     except (OSError, ValueError, yaml.YAMLError) as error:
         print(f"baton: {error}", file=sys.stderr)
         return 2
