@@ -154,8 +154,9 @@ def _try(contexts: Contexts) -> None:
 
 
 def _certificates(name: str, files: Mapping[str, str]) -> list[Certificate]:
+    content = _content(name, files)
     try:
-        return load_pem_x509_certificates(_content(name, files))
+        return load_pem_x509_certificates(content)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise _unusable(name, files, "has no certificate in PEM that can be read", error) from error
 

@@ -129,8 +129,10 @@ def test_file_that_cannot_be_used_is_refused_with_the_name_of_its_key(
     files: TlsConfig, spoil: Callable[[TlsConfig], object], why: str
 ) -> None:
     spoil(files)
-    with pytest.raises(ValueError, match=why):
+    with pytest.raises(ValueError, match=why) as refused:
         join_cluster(files)
+    assert str(refused.value).startswith("network.tls.")
+    assert str(refused.value).count("network.tls") == 1
 
 
 def test_folder_instead_of_a_file_and_one_that_may_not_be_read_are_refused(
