@@ -44,7 +44,7 @@ async def proxied(socket_path: str, folder: Path, *, asks_first: bool) -> AsyncI
                 assert await reader.readexactly(len(SSL_REQUEST)) == SSL_REQUEST
                 writer.write(b"S")
             await writer.start_tls(context)
-        except (OSError, EOFError):
+        except (OSError, EOFError, asyncio.CancelledError):
             writer.transport.abort()
             return
         versions.append(writer.get_extra_info("ssl_object").version())
@@ -59,8 +59,9 @@ async def proxied(socket_path: str, folder: Path, *, asks_first: bool) -> AsyncI
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1], versions
-        async with asyncio.timeout(10):
-            await asyncio.gather(*filter(None, tasks), return_exceptions=True)
+        for task in filter(None, tasks):
+            task.cancel()  # asyncio may wait for the handshake of a client that has left it
+        await asyncio.gather(*filter(None, tasks), return_exceptions=True)
 
 
 def socket_of(url: str) -> str:
