@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import psutil
 import yaml
 from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
 
 from cluster.repository import REPO_ROOT
+from tests.certificates import Authority
 from tests.conformance.watch import watched
 from tests.nodes.cloud import Cloud
 from tests.real_cluster.service import is_named, merged
@@ -53,11 +55,12 @@ class RayUp:
         self._run("ray", "up", "--yes", "--no-config-cache", str(self._config))
 
     def deploy(self) -> None:
-        """`serve deploy`."""
+        """`serve deploy`, with TLS between Baton's processes."""
         config = yaml.safe_load((CONFIGS / "local-serve.yaml").read_text())
         application = config["applications"][0]
         pools = {pool: {"replicas": number} for pool, number in self.num_replicas.items()}
-        changes = {**CHANGES, **pools, "state": {"data_dir": str(self._folder / "state")}}
+        tls = msgspec.structs.asdict(Authority().issued(self._folder / "tls"))
+        changes = {**CHANGES, **pools, "state": {"data_dir": str(self._folder / "state")}, "network": {"tls": tls}}
         application["args"] = merged(application["args"], changes)
         file = self._folder / "serve.yaml"
         file.write_text(yaml.safe_dump(config))
