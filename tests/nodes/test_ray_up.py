@@ -1,13 +1,16 @@
 """A cluster of four nodes, from `ray up` to `ray down`."""
 
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.drills.client import ANSWERED
 from tests.drills.participants import MODEL
-from tests.drills.processes import LiveProcesses
+from tests.drills.processes import SCHEDULER, LiveProcesses
 from tests.drills.traffic import Traffic
 from tests.nodes.ray_up import DECODE, HEAD, INGRESS, PREFILL, RayUp
 from tests.real_cluster.service import (
@@ -27,6 +30,8 @@ SILENT_FOR_S = 5.0
 """Longest time without a token while the head is away."""
 NUM_WITHOUT_HEAD = 6
 """Streams that must have ended well without a head: two of each thread of the traffic, so that one has begun then."""
+LISTEN = "0A"
+"""A state of a socket in /proc/net/tcp."""
 NUM_REPLICAS = {PREFILL: 1, DECODE: 1}
 PLACES = {
     CONTROLLER_PROCESS: HEAD,
@@ -74,6 +79,19 @@ def test_answer_is_prefilled_on_one_node_and_decoded_on_another(cluster: RayUp) 
     assert link["is_proved"]
 
 
+def test_scheduler_answers_nobody_who_does_not_speak_tls(cluster: RayUp) -> None:
+    turned_away = {"deployment": SCHEDULER, "reason": "no_tls"}
+    name = "baton_strangers_total"
+    live = LiveProcesses(cluster)
+    before = live.snapshot().total(name, **turned_away)
+    (scheduler,) = cluster.processes(SCHEDULER_PROCESS)
+    for port in _listening_ports(scheduler):
+        with socket.create_connection((cluster.host, port), timeout=5) as stranger, suppress(TimeoutError, OSError):
+            stranger.sendall(b"in clear")
+            stranger.recv(1)
+    assert live.snapshot().total(name, **turned_away) > before
+
+
 def test_requests_are_served_without_a_head_and_it_comes_back(cluster: RayUp) -> None:
     """The node is switched off and on again, with its disk: Ray's GCS, its dashboard and Serve's controller end."""
     (head,) = cluster.names(HEAD)
@@ -104,3 +122,11 @@ def _require_replacement(cluster: RayUp) -> None:
 
 def _successors(cluster: RayUp, killed: psutil.Process) -> list[psutil.Process]:
     return [process for process in cluster.processes(DECODE_PROCESS) if process != killed]
+
+
+def _listening_ports(process: psutil.Process) -> list[int]:
+    """Of a process on a node, whose sockets psutil looks for on this machine."""
+    files = [str(one.readlink()) for one in Path(f"/proc/{process.pid}/fd").iterdir()]
+    lines = [line.split() for line in Path(f"/proc/{process.pid}/net/tcp").read_text().splitlines()[1:]]
+    listening = [line for line in lines if line[3] == LISTEN and f"socket:[{line[9]}]" in files]
+    return [int(line[1].partition(":")[2], 16) for line in listening]
