@@ -1,0 +1,29 @@
+#!/bin/bash
+# Installs Baton on a node: the locked environment and the compiled modules. `setup_commands` of the cluster files runs this script on
+# every node, as the SSH user. A node with an NVIDIA driver gets the GPU environment, another one the CPU environment (Makefile).
+# Running it again installs only what has changed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+environment="$HOME/cluster.env"
+(
+  set -a
+  . "$environment"
+  for name in BATON_DATABASE_URL BATON_REDIS_URL BATON_MASTER_KEY BATON_CLUSTER_SECRET RAY_AUTH_TOKEN; do
+    [ -n "${!name:-}" ] || { echo "$name is empty: set it in conf/ray-up/cluster.env (docs/clusters.md)" >&2; exit 1; }
+  done
+)
+
+# make, a C compiler and Python's headers are for the compiled modules, libnuma1 for vLLM's CPU build
+if ! { command -v python3.11 && command -v make && command -v g++; } >/dev/null; then
+  export DEBIAN_FRONTEND=noninteractive
+  sudo apt-get update -qq
+  apt-cache show python3.11-venv >/dev/null 2>&1 || sudo add-apt-repository -y ppa:deadsnakes/ppa
+  sudo -E apt-get install -qq -y python3.11-venv python3.11-dev build-essential libnuma1
+fi
+make setup PYTHON=python3.11
+
+# Ray runs its commands in an interactive login shell, which reads this file
+if ! grep -q "cluster.env" ~/.bashrc; then
+  echo "set -a; . $environment; set +a; export PATH=$PWD/.venv/bin:\$PATH" >>~/.bashrc
+fi
