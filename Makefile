@@ -2,6 +2,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
+CLOUDS = .venv-clouds
 # cpu or gpu. The default depends on whether an NVIDIA driver is installed
 FLAVOUR ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 # Index for torch's CPU build if pip's own index does not have it. Used for torch only
@@ -17,7 +18,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes soak fuzz models browser lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scheduler bench-context bench-safety bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scheduler bench-context bench-safety bench-chat-state demo-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -37,7 +38,7 @@ LIVE = tests/drills tests/hostile/live tests/nodes tests/real_cluster
 BESIDE = @$(MAKE) --no-print-directory --jobs=2 --keep-going
 .PHONY: test-pure test-parts
 
-test: $(STAMP) network-tools ## all tests, with real engines, except for soak, fuzz, models, browser and the full matrix of drills
+test: $(STAMP) network-tools ## all tests, with real engines, except for soak, fuzz, models, browser, clouds and the full matrix of drills
 	$(BESIDE) compile lint
 	$(BESIDE) test-pure test-parts
 	$(BIN)/python -m pytest $(LIVE)
@@ -70,6 +71,17 @@ browser: $(STAMP) ## open pages of other sites in a real browser, next to a Bato
 	@command -v chromium >/dev/null || { echo "Installing the Debian package chromium"; \
 	  apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium || { echo "chromium is needed"; exit 1; }; }
 	$(BIN)/python -m pytest tests/hostile/browser -m browser
+
+# Packages of the clouds are beside the environment, not in it, and see it
+clouds: $(STAMP) $(CLOUDS)/.installed ## check the cluster files against stand-ins of the clouds: two minutes; CRD=<KubeRay's CRD of a RayService>
+	$(if $(CRD),BATON_KUBERAY_CRD=$(CRD) )$(CLOUDS)/bin/python -m pytest tests/cluster_files -m clouds
+
+$(CLOUDS)/.installed: $(wildcard conf/requirements/*.txt) | $(STAMP)
+	@echo "Installing what stands in for the clouds into $(CLOUDS)"
+	@$(PYTHON) -m venv --clear $(CLOUDS)
+	@$(CLOUDS)/bin/python -m pip install --quiet -r conf/requirements/clouds.txt
+	@echo "import site; site.addsitedir('$(abspath $(VENV))/lib/python3.11/site-packages')" >$(CLOUDS)/lib/python3.11/site-packages/zz-baton.pth
+	@touch $@
 
 # The drills cut the network with iptables, and make network namespaces that act as nodes with ip (as tests/nodes does)
 .PHONY: network-tools
@@ -128,7 +140,7 @@ lock: $(STAMP) ## resolve the lock files again from pyproject.toml
 	$(BIN)/python conf/requirements/lock.py gpu
 
 clean: ## remove the environment, logs, benchmark results and compiled modules; conversations stay in .baton/data
-	rm -rf $(VENV) .baton/logs .baton/bench .baton/compiled
+	rm -rf $(VENV) $(CLOUDS) .baton/logs .baton/bench .baton/compiled
 
 # On cpu, `pip check` reports that torchvision, torchaudio, torchcodec and triton are missing (see conf/requirements/lock.py).
 $(STAMP): $(LOCK) pyproject.toml

@@ -4,9 +4,9 @@
 # be within a minute, or the other nodes end themselves (docs/control-plane.md). The script returns when the head answers.
 set -u
 keeper=~/.keep-head.pid
-[ -f "$keeper" ] && kill -- "-$(cat "$keeper")" 2>/dev/null
-ray stop
+[ -f "$keeper" ] && kill -KILL -- "-$(cat "$keeper")" 2>/dev/null
+ray stop --force
 setsid bash -c 'while true; do "$@"; echo "$(date -Is) the head has ended; it starts again"; ray stop --force; sleep 1; done' \
   keep-head "$@" </dev/null >>~/keep-head.log 2>&1 &
 echo $! >"$keeper"
-timeout 120 bash -c 'until ray health-check; do sleep 1; done' || { tail ~/keep-head.log; exit 1; }
+timeout 120 bash -c 'until ray health-check 2>/dev/null; do sleep 1; done' || { tail ~/keep-head.log; exit 1; }

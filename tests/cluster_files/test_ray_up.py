@@ -1,0 +1,118 @@
+"""The files for `ray up`: Ray accepts them, and what they copy, read and run is there."""
+
+import copy
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from ray.autoscaler._private.util import prepare_config, validate_config
+
+from cluster.config import environment
+from tests.cluster_files.node_types import CLOUDS, RAY_UP, ROOT, ray_up
+
+REQUIRED = ("BATON_DATABASE_URL", "BATON_REDIS_URL", "BATON_MASTER_KEY", "BATON_CLUSTER_SECRET", "RAY_AUTH_TOKEN")
+
+
+def misspelt(config: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """The config with one key misspelt."""
+    changed = copy.deepcopy(config)
+    *way, key = path
+    section = changed
+    for step in way:
+        section = section[step]
+    section[key + "s"] = section.pop(key)
+    return changed
+
+
+def validate(config: dict[str, Any]) -> None:
+    validate_config(prepare_config(copy.deepcopy(config)))
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_ray_accepts_the_file(cloud: str) -> None:
+    validate(ray_up(cloud))
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("file_mounts",),
+        ("worker_start_ray_commands",),
+        ("auth", "ssh_user"),
+        ("available_node_types", "prefill", "resources"),
+        ("available_node_types", "decode", "node_config"),
+        ("available_node_types", "ingress", "worker_setup_commands"),
+    ],
+    ids=lambda path: path[-1],
+)
+def test_ray_refuses_a_misspelt_key(cloud: str, path: tuple[str, ...]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        validate(misspelt(ray_up(cloud), path))
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_what_is_copied_to_the_nodes_is_what_is_installed(cloud: str) -> None:
+    mounts = ray_up(cloud)["file_mounts"]
+    assert mounts.pop("~/cluster.env") == "conf/ray-up/cluster.env"
+    assert mounts == {f"~/baton/{local}": local for local in mounts.values()}
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert set(mounts.values()) == {name.rstrip("*") for name in packages} | {"Makefile", "pyproject.toml", "conf"}
+
+
+def test_image_copies_what_is_copied_to_the_nodes() -> None:
+    copied = re.findall(r"(?m)^COPY (.+) \S+$", (ROOT / "conf/kuberay/Dockerfile").read_text())
+    mounts = set(ray_up("aws")["file_mounts"].values()) - {"conf/ray-up/cluster.env"}
+    assert {name for line in copied for name in line.split()} == mounts
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_files_that_commands_run_or_read_exist(cloud: str) -> None:
+    named = re.findall(r"~/baton/([\w./-]+)", (RAY_UP / f"{cloud}.yaml").read_text())
+    assert [path for path in named if not path.startswith(".venv/") and not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_ports_of_the_head_and_of_those_that_join_it_agree(cloud: str) -> None:
+    config = ray_up(cloud)
+    (head,) = config["head_start_ray_commands"]
+    assert "--port=6379" in head and "--dashboard-host=127.0.0.1" in head and "--block" in head
+    assert "--address=$RAY_HEAD_IP:6379" in config["worker_start_ray_commands"][-1]
+
+
+def test_example_of_the_environment_has_what_nodes_require() -> None:
+    example = (RAY_UP / "cluster.env.example").read_text()
+    assert [name for name in REQUIRED if not re.search(rf"(?m)^{name}=$", example)] == []
+    for name in (environment.SECRET_VARIABLE, environment.MASTER_KEY_VARIABLE, environment.DATABASE_URL_VARIABLE):
+        assert name in REQUIRED
+    assert "RAY_gcs_storage=rocksdb" in example and "RAY_gcs_storage_path=" in example
+
+
+@pytest.mark.parametrize("missing", [None, *REQUIRED])
+def test_node_is_not_set_up_without_its_environment(missing: str | None, tmp_path: Path) -> None:
+    """With everything set, the script goes on to the installation, for which a stand-in of make is on the path."""
+    (tmp_path / "baton/conf/ray-up").mkdir(parents=True)
+    script = tmp_path / "baton/conf/ray-up/node.sh"
+    script.write_text((RAY_UP / "node.sh").read_text())
+    (tmp_path / "cluster.env").write_text("".join(f"{name}={'' if name == missing else 'x'}\n" for name in REQUIRED))
+    for name in ("make", "python3.11", "g++"):
+        (tmp_path / name).write_text('#!/bin/sh\necho "$0 $@"\n')
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / ".bashrc").touch()
+    surroundings = {"HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for _ in range(2):
+        ran = subprocess.run(["bash", script], env=surroundings, capture_output=True, text=True)
+        assert (ran.returncode == 0) is (missing is None)
+        assert missing is None or missing in ran.stderr
+    assert (tmp_path / ".bashrc").read_text().count("cluster.env") == (1 if missing is None else 0)
+
+
+@pytest.mark.parametrize("script", sorted(RAY_UP.glob("*.sh")), ids=lambda script: script.name)
+def test_scripts_are_programs_of_bash(script: Path) -> None:
+    subprocess.run(["bash", "-n", script], check=True)
+    assert os.access(script, os.X_OK)
