@@ -12,7 +12,10 @@ from cluster.repository import REPO_ROOT, resolve_model
 from cluster.slo import Objective, SloConfig
 
 SERVE_CONFIGS = [
-    file for file in (REPO_ROOT / "conf").rglob("*.yaml") if "import_path: cluster.app:build" in file.read_text()
+    file
+    for folder in ("conf", "conf/ray-up")
+    for file in (REPO_ROOT / folder).glob("*.yaml")
+    if "import_path: cluster.app:build" in file.read_text()
 ]
 
 
