@@ -1,7 +1,7 @@
 #!/bin/bash
 # Keeps Ray's head running: keep-head.sh ray start --head --block ...
-# `ray start --block` ends when one of its processes has ended. This script then starts the head again, with the GCS's data. That must
-# be within a minute, or the other nodes end themselves (docs/control-plane.md). The script returns when the head answers.
+# `ray start --block` ends when one of its processes has ended. This script then starts the head again, with the GCS's data. Until then
+# the other nodes go on (RAY_gcs_rpc_server_reconnect_timeout_s). The script returns when the head answers.
 set -u
 keeper=~/.keep-head.pid
 [ -f "$keeper" ] && kill -KILL -- "-$(cat "$keeper")" 2>/dev/null

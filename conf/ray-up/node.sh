@@ -14,6 +14,13 @@ environment="$HOME/cluster.env"
   done
 )
 
+tls=conf/ray-up/tls
+for file in tls.crt tls.key ca.crt; do
+  [ -s "$tls/$file" ] || { echo "$tls/$file is missing: TLS between the nodes needs it (docs/clusters.md)" >&2; exit 1; }
+done
+sudo install -d -o "$(id -u)" -m 700 /etc/baton/tls
+install -m 600 "$tls"/{tls.crt,tls.key,ca.crt} /etc/baton/tls
+
 # make, a C compiler and Python's headers are for the compiled modules, libnuma1 for vLLM's CPU build
 if ! { command -v python3.11 && command -v make && command -v g++; } >/dev/null; then
   export DEBIAN_FRONTEND=noninteractive

@@ -16,6 +16,8 @@ from cluster.config import environment
 from tests.cluster_files.node_types import CLOUDS, RAY_UP, ROOT, ray_up
 
 REQUIRED = ("BATON_DATABASE_URL", "BATON_REDIS_URL", "BATON_MASTER_KEY", "BATON_CLUSTER_SECRET", "RAY_AUTH_TOKEN")
+SECRETS = {"conf/ray-up/cluster.env", "conf/ray-up/tls"}
+CERTIFICATE = ("tls.crt", "tls.key", "ca.crt")
 
 
 def misspelt(config: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
@@ -71,6 +73,12 @@ def test_image_copies_what_is_copied_to_the_nodes() -> None:
     assert {name for line in copied for name in line.split()} == mounts
 
 
+def test_secrets_of_an_operator_get_into_no_commit_and_no_image() -> None:
+    ignored = {name.strip("/") for name in (ROOT / ".gitignore").read_text().splitlines()}
+    left_out = {name for name in (ROOT / ".dockerignore").read_text().splitlines() if not name.startswith("#")}
+    assert left_out == {name for name in ignored if name.startswith("conf/")} == SECRETS
+
+
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_files_that_commands_run_or_read_exist(cloud: str) -> None:
     named = re.findall(r"~/baton/([\w./-]+)", (RAY_UP / f"{cloud}.yaml").read_text())
@@ -90,17 +98,20 @@ def test_example_of_the_environment_has_what_nodes_require() -> None:
     assert [name for name in REQUIRED if not re.search(rf"(?m)^{name}=$", example)] == []
     for name in (environment.SECRET_VARIABLE, environment.MASTER_KEY_VARIABLE, environment.DATABASE_URL_VARIABLE):
         assert name in REQUIRED
+    assert "RAY_gcs_rpc_server_reconnect_timeout_s=" in example  # longer than keep-head.sh takes
     assert "RAY_gcs_storage=rocksdb" in example and "RAY_gcs_storage_path=" in example
 
 
-@pytest.mark.parametrize("missing", [None, *REQUIRED])
+@pytest.mark.parametrize("missing", [None, *REQUIRED, *CERTIFICATE])
 def test_node_is_not_set_up_without_its_environment(missing: str | None, tmp_path: Path) -> None:
     """With everything set, the script goes on to the installation, for which a stand-in of make is on the path."""
-    (tmp_path / "baton/conf/ray-up").mkdir(parents=True)
+    (tmp_path / "baton/conf/ray-up/tls").mkdir(parents=True)
+    for name in CERTIFICATE:
+        (tmp_path / "baton/conf/ray-up/tls" / name).write_text("" if name == missing else "x")
     script = tmp_path / "baton/conf/ray-up/node.sh"
     script.write_text((RAY_UP / "node.sh").read_text())
     (tmp_path / "cluster.env").write_text("".join(f"{name}={'' if name == missing else 'x'}\n" for name in REQUIRED))
-    for name in ("make", "python3.11", "g++"):
+    for name in ("make", "python3.11", "g++", "sudo", "install"):
         (tmp_path / name).write_text('#!/bin/sh\necho "$0 $@"\n')
         (tmp_path / name).chmod(0o755)
     (tmp_path / ".bashrc").touch()
