@@ -30,7 +30,7 @@ from api.frontend.plain_streams import TextChat, TextCompletion
 from api.frontend.remote_engine import RemoteEngine
 from api.frontend.screened_requests import ScreenedRequests
 from api.frontend.token_counting import TextCounter
-from api.frontend.vllm_errors import error_of_response, serving_error
+from api.frontend.vllm_errors import error_of_response, quiet_refusals, serving_error
 from api.safety.audit.decision_record import AuditPort
 from api.safety.review import Appealed, Review
 from api.safety.scored_text import Scored
@@ -188,6 +188,7 @@ class Frontend:
 
 async def vllm_state(config: AppConfig, start_session: SessionFactory) -> State:
     """vLLM's serving objects, built as vLLM's own server builds them (`init_app_state`), over a `RemoteEngine`."""
+    quiet_refusals()
     arguments = _arguments(config)
     engine = RemoteEngine(arguments, BlockHasher(config.block_size), start_session, config.ingress.structured_output)
     state = State()

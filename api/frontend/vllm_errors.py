@@ -1,11 +1,25 @@
 """Errors of vLLM's front half as errors of cluster/errors.py."""
 
+import logging
+
 import msgspec
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.exceptions import GenerationError, GracefulHTTPError, VLLMNotFoundError
 
 from api.wire.errors import FULL_REPLICA_RETRY_S
 from cluster.errors import UNFORESEEN, GenerationFailed, InvalidRequest, NotFound, Overloaded, ServingError
+
+CHAT_LOGGER = "vllm.entrypoints.openai.chat_completion.serving"
+"""vLLM's logger that writes an error for each request for a model that is not served."""
+
+
+def quiet_refusals() -> None:
+    """Keep errors of clients, which their answers name, out of the log."""
+    logging.getLogger(CHAT_LOGGER).addFilter(_is_not_of_a_client)
+
+
+def _is_not_of_a_client(record: logging.LogRecord) -> bool:
+    return record.msg != "Error with model %s"
 
 
 def serving_error(error: Exception) -> ServingError:

@@ -1,6 +1,7 @@
 """vLLM's front half over sessions whose tokens a test chooses, asked through the HTTP surface with the demo model."""
 
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from itertools import cycle
 from typing import Any
@@ -328,11 +329,16 @@ async def test_bad_chat_request_is_refused_by_its_field(
 
 @pytest.mark.parametrize("ask", [chat, complete])
 async def test_model_that_is_not_served_is_not_found(
-    client: httpx.AsyncClient, ask: Callable[..., Coroutine[Any, Any, httpx.Response]]
+    client: httpx.AsyncClient,
+    ask: Callable[..., Coroutine[Any, Any, httpx.Response]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     error = refusal(await ask(client, model="other"), 404)
     assert (error["param"], error["code"]) == ("model", "model_not_found")
     assert "other" in error["message"]
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("stream", [False, True])
