@@ -34,6 +34,9 @@ LONGEST_PROMPT = 10_000_000
 """Most prompt or answer tokens that --prompt and --answer take on average. Higher accepts what no model can read; lower
 refuses long contexts.
 """
+LEAST_RATE, MOST_RATE = 1e-3, 1e9
+"""Requests per second that --rate takes. Wider bounds accept loads that nobody has; narrower ones refuse small tests.
+"""
 WIDTH = 110
 """Columns of the sentences below the table. Wider breaks in narrow terminals; narrower takes more lines."""
 _EPILOG = f"""\
@@ -106,6 +109,9 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("\nbaton: stopped", file=sys.stderr)
         return 130
+    except ValueError as error:
+        print(f"baton: {error}", file=sys.stderr)
+        return 2
     simulated = None
     if cell is not None:
         pools = cell.pools(arguments.rate, plan.pools.tensor_parallel)
@@ -118,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{planner.heading(plan)}\n\n{plan_table(computed, simulated)}\n")
     sentences = derivation(plan, planner.demand)
     if cell is not None and simulated is not None:
-        sentences += checked(cell, computed, simulated, arguments.target)
+        sentences += checked(cell, computed, simulated, arguments.target, plan.least_workers)
     print("\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in sentences))
     return 0
 
@@ -204,8 +210,8 @@ def _check(arguments: argparse.Namespace) -> None:
     """Raise ValueError for options that name nothing, or that do not go together."""
     if arguments.gpu not in DEVICES:
         raise ValueError(f"unknown GPU {arguments.gpu!r}: give one of {', '.join(DEVICES)}")
-    if not 0 < arguments.rate < float("inf"):
-        raise ValueError(f"--rate {arguments.rate:g}: give a number of requests per second that is more than 0")
+    if not LEAST_RATE <= arguments.rate <= MOST_RATE:
+        raise ValueError(f"--rate {arguments.rate:g}: give requests per second, from {LEAST_RATE:g} to {MOST_RATE:g}")
     if not 0 < arguments.target < 1:
         raise ValueError(f"--target {arguments.target:g} is not between 0 and 1")
     lengths = (arguments.prompt, arguments.answer)
@@ -216,21 +222,21 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--prompt and --answer: give both, each from 1 to {LONGEST_PROMPT} tokens")
     if arguments.hit is not None and not (given[2] and 0 <= arguments.hit < 1):
         raise ValueError("--hit goes with --prompt, and is at least 0 and less than 1: mixes and traces have their own")
-    if arguments.tp is not None and arguments.tp < 1:
-        raise ValueError(f"--tp {arguments.tp}: a worker has at least 1 device")
-    if not all(value is None or 0 < value < float("inf") for value in (arguments.price, arguments.cpu_seconds)):
-        raise ValueError("--price and --cpu-seconds must be more than 0")
+    if arguments.tp is not None and not 1 <= arguments.tp <= max(TENSOR_PARALLEL):
+        raise ValueError(f"--tp {arguments.tp}: a worker has 1 to {max(TENSOR_PARALLEL)} devices, those of one node")
+    if not all(value is None or 0 < value < MOST_RATE for value in (arguments.price, arguments.cpu_seconds)):
+        raise ValueError(f"--price and --cpu-seconds must be more than 0, and less than {MOST_RATE:g}")
 
 
 def _model(text: str) -> tuple[str, ModelShape]:
     """The name of a model and its shape."""
-    folder = Path(text)
+    folder = Path(text).expanduser()
     if not folder.is_dir() and not text.startswith(("/", ".", "~")):
         return text.lower(), named_shape(text.lower())
     try:
         config = msgspec.json.decode((folder / "config.json").read_bytes())
         return folder.resolve().name, shape_of_config(config)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{folder}: {error}") from error
 
 
@@ -250,7 +256,7 @@ def _document(
     pool, bound = plan.bottleneck
     demand = {name: getattr(planner.demand, name) for name in Demand.__struct_fields__ if name != "requests"}
     return {
-        "answer": msgspec.to_builtins((simulated or computed).pools),
+        "answer": msgspec.to_builtins((simulated or computed).pools.at_least(plan.least_workers)),
         "demand": {**demand, "hit_share": planner.demand.hit_share},
         "bottleneck": {"pool": pool, "bound": bound.name.lower()},
         "prefill_worker": {

@@ -30,6 +30,8 @@ LOOK_INTERVAL_S = 5.0
 """Least time between two looks whether the files have changed, in seconds. Only new connections look. Longer keeps an
 old certificate in use for longer; shorter asks the file system more often.
 """
+KEY_EXCHANGE = "X25519"
+"""The only key exchange: OpenSSL's own list has some that cost a listener a tenth of a second for each stranger."""
 MAX_FILE_BYTES = 1 << 20
 """Most bytes of a file. More lets a wrong path take memory; fewer refuses a list of many authorities."""
 
@@ -136,6 +138,7 @@ def _context(protocol: int, files: Mapping[str, str]) -> ssl.SSLContext:
     context.check_hostname = False  # nodes come and go by address: the authority's signature makes a member
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the authority may be an intermediate one
+    context.set_ecdh_curve(KEY_EXCHANGE)
     context.load_verify_locations(files["authority"])
     context.load_cert_chain(files["certificate"], files["key"], lambda: "")
     if protocol == ssl.PROTOCOL_TLS_SERVER:

@@ -9,18 +9,29 @@ buffer, and nowhere else.
 import asyncio
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from cluster.network.handshake import Refused
 
 RECORD_BYTES = 1 << 14
 """Most bytes that OpenSSL decrypts at once: one record of TLS."""
-WRITE_BYTES = 1 << 18
-"""Bytes that are encrypted before they are passed on. More takes more memory besides the buffer of the transport; fewer
-makes more system calls.
+SLICE_BYTES = 1 << 16
+"""Bytes that are encrypted or decrypted before what comes of them is passed on. OpenSSL's buffers keep the size that
+they needed once. More takes more memory for each connection; fewer makes more system calls.
+"""
+MAX_HANDSHAKE_BYTES = 1 << 14
+"""Most bytes that a peer may send before it is secured: its hello, and its certificates. More lets a stranger take CPU
+time with a long chain of certificates; fewer refuses peers whose chain is long.
+"""
+MAX_HELLO_BYTES = 1 << 12
+"""Most bytes of a stranger's first message, which OpenSSL takes memory for as soon as it knows the length. More lets
+strangers take more memory; fewer refuses the hello of a peer with many extensions.
 """
 _HANDSHAKE, _ALERT = 0x16, 0x15
 """The first byte of a record of TLS that a connection may begin with."""
+_BEGINNING = 9
+"""Bytes of the head of a record, and of the head of the message in it, whose last three are the message's length."""
 TLS_REASONS = frozenset({"no_tls", "bad_tls", "no_certificate", "wrong_certificate", "certificate_refused"})
 """The reasons of a `Refused` that this module raises."""
 
@@ -45,7 +56,13 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._above: Any = above
         self._secured: Callable[[], None] | None = secured
         """None once it was called."""
-        self._has_heard = False
+        self._is_listener = is_listener
+        self._num_received = 0
+        """Bytes, until the peer is secured."""
+        self._held = b""
+        """The first bytes from the peer, until the length of its first message is known."""
+        self._has_begun = False
+        """Whether OpenSSL has got these bytes."""
         self._error: Refused | None = None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=is_listener)
@@ -54,23 +71,27 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._shake_hands()
 
     def data_received(self, data: bytes) -> None:
-        if self._below.is_closing():
-            return
-        if not self._has_heard and data[0] not in (_HANDSHAKE, _ALERT):
-            self._fail(Refused("no_tls", "the peer does not speak TLS: is network.tls set in both processes?"))
-            return
-        self._has_heard = True
+        if self._secured is not None:
+            data = self._admitted(data)
+        view = memoryview(data)
+        while view and not self._below.is_closing():
+            self._take(view[:SLICE_BYTES])
+            view = view[SLICE_BYTES:]
+
+    def _take(self, data: memoryview) -> None:
         self._incoming.write(data)
         try:
             self._shake_hands()
-            received, is_at_end = self._decrypted()
         except ssl.SSLError as error:
             self._fail(_refused(error))
             return
+        received, is_at_end, failed = self._decrypted()
         self._pass_on()
         if received:
             self._above.data_received(received)
-        if is_at_end:
+        if failed is not None:
+            self._fail(failed)
+        elif is_at_end:
             self.close()
 
     def eof_received(self) -> bool | None:
@@ -78,7 +99,10 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return keeps_open
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._above.connection_lost(self._error or exc)
+        # Nothing may refer back to what refers to this: the Scheduler looks for cycles once in an hour
+        above, self._above, self._secured = self._above, asyncio.BaseProtocol(), None
+        error, self._error = self._error, None
+        above.connection_lost(error or exc)
 
     def pause_writing(self) -> None:
         self._above.pause_writing()
@@ -90,7 +114,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         view = memoryview(data)
         while view and not self._below.is_closing():
             try:
-                view = view[self._tls.write(view[:WRITE_BYTES]) :]
+                view = view[self._tls.write(view[:SLICE_BYTES]) :]
             except ssl.SSLError as error:
                 self._fail(_refused(error))
             self._pass_on()
@@ -100,10 +124,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if self._below.is_closing():
             return
         if self._secured is None:
-            try:
+            with suppress(ssl.SSLError):  # the peer has not said goodbye yet, and need not
                 self._tls.unwrap()
-            except ssl.SSLError:  # the peer has not said goodbye yet, and need not
-                self._pass_on()
+            self._pass_on()
         self._below.close()
 
     def abort(self) -> None:
@@ -134,17 +157,37 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         secured, self._secured = self._secured, None
         secured()
 
-    def _decrypted(self) -> tuple[bytes, bool]:
-        """What the peer has sent, and whether it has said goodbye. Raises ssl.SSLError."""
+    def _decrypted(self) -> tuple[bytes, bool, Refused | None]:
+        """What the peer has sent, whether it has said goodbye then, and whether TLS has failed then."""
         parts: list[bytes] = []
         if self._secured is not None or self._below.is_closing():
-            return b"", False
+            return b"", False, None
         try:
             while part := self._tls.read(RECORD_BYTES):
                 parts.append(part)
         except ssl.SSLWantReadError:
-            return b"".join(parts), False
-        return b"".join(parts), True
+            return b"".join(parts), False, None
+        except ssl.SSLError as error:
+            return b"".join(parts), False, _refused(error)
+        return b"".join(parts), True, None
+
+    def _admitted(self, data: bytes) -> bytes:
+        """What may go to OpenSSL of the bytes that came before the peer is secured. The connection may have failed."""
+        self._num_received += len(data)
+        if self._num_received > MAX_HANDSHAKE_BYTES:
+            self._fail(Refused("bad_tls", "the peer sends too much before it is secured"))
+        if self._has_begun:
+            return data
+        begun = self._held + data
+        if begun[0] not in (_HANDSHAKE, _ALERT):
+            self._fail(Refused("no_tls", "the peer does not speak TLS: is network.tls set in both processes?"))
+        elif self._is_listener and len(begun) < _BEGINNING:
+            self._held = begun
+            return b""
+        elif self._is_listener and int.from_bytes(begun[_BEGINNING - 3 : _BEGINNING], "big") > MAX_HELLO_BYTES:
+            self._fail(Refused("bad_tls", "the peer's hello is too long"))
+        self._has_begun, self._held = True, b""
+        return begun
 
     def _pass_on(self) -> None:
         if self._outgoing.pending:

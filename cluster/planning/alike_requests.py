@@ -1,8 +1,8 @@
 """Requests with given mean lengths and a given share of prefix hits, for which no trace and no mix is at hand.
 
-Lengths are log-normal, with the spread of the mix `poisson`. They are an even sample of that distribution in random
-order, so that few requests have the mean exactly. Arrivals are a Poisson process. Hits are the first blocks of a prefix
-that all prompts share, in proportion to the length of each prompt.
+Lengths are log-normal, with the spread of the mix `poisson` up to LONGEST. They are an even sample of that distribution
+in random order, so that few requests have the mean exactly. Arrivals are a Poisson process. Hits are the first blocks
+of a prefix that all prompts share, in proportion to the length of each prompt.
 """
 
 import math
@@ -18,8 +18,8 @@ PROMPT_SIGMA, ANSWER_SIGMA = 1.08, 0.80
 and the others shorter.
 """
 LONGEST = 8.0
-"""Length at which lengths are cut, as a multiple of their mean. Higher makes the longest request longer; lower makes
-lengths more alike.
+"""Length at which lengths are cut, as a multiple of the median before the cut. Higher makes the longest request longer;
+lower makes lengths more alike.
 """
 HIT_ERROR = 0.02
 """Difference between the wanted and the real share of hits up to which requests count as wanted. Higher plans for other
@@ -56,6 +56,8 @@ def alike_requests(
 
 
 def _lengths(mean: float, sigma: float, number: int, rng: random.Random) -> list[int]:
+    if mean == 1:
+        return [1] * number
     normal = NormalDist()
     spread = [min(math.exp(sigma * normal.inv_cdf((index + 0.5) / number)), LONGEST) for index in range(number)]
     lengths = [max(1, round(mean * value / fmean(spread))) for value in spread]

@@ -49,8 +49,13 @@ class CapacityPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Mean number of requests that are computed or generated at a time."""
     work_s: float
     """Seconds of a worker that a request takes at least: its prompt in full steps, and what its answer tokens add to
-    them. No placement carries more than 1 / work_s requests per second and worker.
+    them. No placement carries much more than 1 / work_s requests per second and worker.
     """
+
+    @property
+    def least_workers(self) -> int:
+        """Workers that the requests take if each worker is always busy, and each request is served."""
+        return ceil(self.rate_per_s * self.work_s)
 
     @property
     def bottleneck(self) -> tuple[str, WorkerBound]:
@@ -88,8 +93,8 @@ def plan_with(demand: Demand, rate_per_s: float, target: float, offer: Offer, si
         Infeasible: the model does not fit, or the objectives cannot be met.
     """
     model, hardware = offer.model, offer.hardware
-    if model.heads % size:
-        raise Infeasible(f"the model's {model.heads} heads cannot be divided")
+    if model.heads % size or (model.kv_heads % size and size % model.kv_heads):
+        raise Infeasible(f"the model's {model.heads} heads and {model.kv_heads} KV heads cannot be divided")
     kv_tokens = kv_capacity_tokens(model, hardware, size)
     if kv_tokens < offer.step_tokens:
         raise Infeasible(

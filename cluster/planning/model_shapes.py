@@ -16,7 +16,7 @@ from router.prediction.roofline import ModelShape
 
 FP8 = "-fp8"
 """Suffix of a name of a model whose weights have 8 bits, as vendors name such models."""
-NOT_GATED = frozenset({"gpt_neox", "phi", "starcoder2"})
+NOT_GATED = frozenset({"bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "opt", "phi", "starcoder2"})
 """Values of `model_type` whose feed-forward networks have two matrices instead of three."""
 FULL_ATTENTION = frozenset({"full_attention", "sliding_attention", "attention"})
 """Values of `layer_types` that keep keys and values of tokens."""
@@ -29,6 +29,13 @@ FOREIGN = {
     "interleave_moe_layer_step": "a mixture with dense layers",
     "state_size": "a state-space model",
     "mamba_d_state": "layers of a state-space model",
+    "mamba_d_conv": "layers of a state-space model",
+    "hybrid_override_pattern": "layers of a state-space model",
+    "full_attention_interval": "layers without full attention",
+    "attn_layer_period": "layers without full attention",
+    "expert_layer_period": "a mixture with dense layers",
+    "shared_intermediate_size": "experts that all tokens share",
+    "moe_num_experts": "a mixture of another form",
     "is_encoder_decoder": "an encoder",
 }
 """Keys of a config.json that the roofline model has no term for where they are set, and what they mean."""
@@ -114,6 +121,10 @@ def _refuse_foreign(config: Mapping[str, Any], parsed: ModelConfig) -> None:
         foreign.add("a mixture with dense layers")
     if others := {*(parsed.layer_types or ())} - FULL_ATTENTION:
         foreign.add(f"layers of type {min(others)!r}")
+    if "float32" in (config.get("torch_dtype"), config.get("dtype")):
+        foreign.add("weights of 32 bits")
+    if (parsed.quantization_config or {}).get("load_in_4bit"):
+        foreign.add("weights of 4 bits")
     method = (parsed.quantization_config or {}).get("quant_method", "fp8")
     if method != "fp8":
         foreign.add(f"weights quantized by {method!r}")

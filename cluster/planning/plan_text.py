@@ -1,7 +1,6 @@
 """The text of a plan: a table of the computed and the simulated sizing, and where its figures come from. Pure."""
 
 from collections.abc import Callable
-from math import ceil
 
 from cluster.planning.capacity_plan import CapacityPlan
 from cluster.planning.demand import Demand
@@ -42,7 +41,7 @@ def derivation(plan: CapacityPlan, demand: Demand) -> list[str]:
     pool, bound = plan.bottleneck
     load, decode, limits = plan.prefill_load, plan.decode, plan.decode.limits
     share = max(plan.pools.num_prefill, plan.pools.num_decode) / plan.pools.num_workers
-    least = ceil(plan.rate_per_s * plan.work_s) * plan.pools.tensor_parallel
+    least = plan.least_workers * plan.pools.tensor_parallel
     return [
         f"Bottleneck: {pool}, which has {100 * share:.0f} % of the workers. It is bound by {bound.value}. "
         f"{ADVICE[bound]}",
@@ -59,8 +58,8 @@ def derivation(plan: CapacityPlan, demand: Demand) -> list[str]:
     ]
 
 
-def checked(cell: SimulatedCell, computed: Sizing, simulated: Sizing, target: float) -> list[str]:
-    """What the simulated cell says about the computed sizing."""
+def checked(cell: SimulatedCell, computed: Sizing, simulated: Sizing, target: float, least_workers: int) -> list[str]:
+    """What the simulated cell says about the computed sizing. `least_workers`: those that serve every request."""
     change = simulated.num_devices / computed.num_devices - 1
     at_plan = f"{100 * cell.at_plan:.1f} %" if cell.at_plan is not None else f"less than {100 * target:g} %"
     lines = [
@@ -72,6 +71,12 @@ def checked(cell: SimulatedCell, computed: Sizing, simulated: Sizing, target: fl
         f"{100 * cell.run.by_path.get('P->D', 0.0):.0f} % of the requests, and runs the others whole where prompts "
         "and answers share steps. The computed sizing hands over all of them.",
     ]
+    if simulated.pools.num_workers < least_workers:
+        least = least_workers * simulated.pools.tensor_parallel
+        lines.append(
+            f"The simulated sizing is below the {least:,} GPUs that serve every request: what it saves are the tokens "
+            f"of requests that miss. Plan with {least:,} GPUs."
+        )
     if not cell.is_finished:
         lines.append("The search ended early, by --cpu-seconds or for want of requests, so the rate is a lower bound.")
     return lines

@@ -1,5 +1,7 @@
 """Pools: how many workers a cluster has, and how many devices they take. Pure."""
 
+from math import ceil
+
 import msgspec
 
 
@@ -13,6 +15,13 @@ class Pools(msgspec.Struct, frozen=True):
     @property
     def num_workers(self) -> int:
         return self.num_prefill + self.num_decode
+
+    def at_least(self, num_workers: int) -> "Pools":
+        """These pools, or larger ones in their proportion that have so many workers."""
+        if self.num_workers >= num_workers:
+            return self
+        scale = num_workers / self.num_workers
+        return Pools(ceil(self.num_prefill * scale), ceil(self.num_decode * scale), self.tensor_parallel)
 
     @property
     def num_devices(self) -> int:

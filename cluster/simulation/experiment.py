@@ -231,6 +231,6 @@ def parse_link(text: str) -> LinkSpeed:
         gb_per_s = float(text)
     except ValueError:
         gb_per_s = 0.0
-    if gb_per_s <= 0:
+    if not 0 < gb_per_s < float("inf"):
         raise ValueError(f"{text!r} is not a link: give GB/s or one of {', '.join(LINKS)}")
     return LinkSpeed(latency_s=DEFAULT_LINK.latency_s, bytes_per_s=1e9 * gb_per_s)

@@ -4,7 +4,7 @@
 # the other nodes go on (RAY_gcs_rpc_server_reconnect_timeout_s). The script returns when the head answers.
 set -u
 keeper=~/.keep-head.pid
-[ -f "$keeper" ] && kill -KILL -- "-$(cat "$keeper")" 2>/dev/null
+[ -f "$keeper" ] && ps -o args= -p "$(cat "$keeper")" | grep -q keep-head && kill -KILL -- "-$(cat "$keeper")" 2>/dev/null
 ray stop --force
 setsid bash -c 'while true; do "$@"; echo "$(date -Is) the head has ended; it starts again"; ray stop --force; sleep 1; done' \
   keep-head "$@" </dev/null >>~/keep-head.log 2>&1 &

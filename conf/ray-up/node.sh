@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 environment="$HOME/cluster.env"
+chmod 600 "$environment" conf/ray-up/cluster.env 2>/dev/null || true
 (
   set -a
   . "$environment"
@@ -18,6 +19,7 @@ tls=conf/ray-up/tls
 for file in tls.crt tls.key ca.crt; do
   [ -s "$tls/$file" ] || { echo "$tls/$file is missing: TLS between the nodes needs it (docs/clusters.md)" >&2; exit 1; }
 done
+chmod 600 "$tls"/*
 sudo install -d -o "$(id -u)" -m 700 /etc/baton/tls
 install -m 600 "$tls"/{tls.crt,tls.key,ca.crt} /etc/baton/tls
 

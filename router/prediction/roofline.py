@@ -126,7 +126,7 @@ def step_model(model: ModelShape, hardware: Hardware, tensor_parallel: int = 1) 
         * model.head_dim
         / (tp * hardware.flops * hardware.attention_efficiency),
         request_s=hardware.request_s,
-        context_s=model.kv_bytes_per_token / (memory_rate * hardware.kv_read_efficiency),
+        context_s=_stored_kv_bytes(model, tp) / (memory_rate * hardware.kv_read_efficiency),
         experts_s=experts_s if is_mixture else 0.0,
         unrouted=1 - model.num_active_experts / model.num_experts if is_mixture else 0.0,
     )
@@ -135,4 +135,11 @@ def step_model(model: ModelShape, hardware: Hardware, tensor_parallel: int = 1) 
 def kv_capacity_tokens(model: ModelShape, hardware: Hardware, tensor_parallel: int = 1) -> int:
     """Tokens for which the KV cache of one engine has memory beside the weights."""
     memory = tensor_parallel * (GPU_MEMORY_UTILIZATION * hardware.memory_bytes - ACTIVATION_BYTES)
-    return max(0, int((memory - model.num_bytes) / model.kv_bytes_per_token))
+    return max(0, int((memory - model.num_bytes) / _stored_kv_bytes(model, tensor_parallel)))
+
+
+def _stored_kv_bytes(model: ModelShape, tensor_parallel: int) -> float:
+    """Bytes of a token in the KV caches of all devices together. Each device keeps one head at least, so heads are kept
+    several times by more devices than heads.
+    """
+    return model.kv_bytes_per_token * max(1.0, tensor_parallel / model.kv_heads)

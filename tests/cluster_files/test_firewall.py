@@ -9,6 +9,7 @@ from tests.cluster_files.node_types import RAY_UP, ROOT, application, documents,
 
 PAGE = (ROOT / "docs/network.md").read_text().partition("\n## Firewall\n")[2].partition("\n## ")[0]
 NFTABLES, KUBERNETES = re.findall(r"```\w*\n(.*?)```", PAGE, re.DOTALL)
+GOOGLE_S_HEALTH_CHECKS = "130.211.0.0/22,35.191.0.0/16"
 OPEN_TO_OTHERS = {int(port) for port in re.findall(r"tcp dport (\d+) accept", NFTABLES)}
 """SSH for the operator and the ingress for the load balancer, as the page has them."""
 
@@ -36,6 +37,24 @@ def test_groups_of_aws_open_no_other_port() -> None:
     for rules in ("AWS::EC2::SecurityGroupIngress", "AWS::EC2::SecurityGroupEgress"):
         (among,) = resources(rules).values()
         assert among["GroupId"] == among.get("SourceSecurityGroupId", among.get("DestinationSecurityGroupId"))
+
+
+def test_sources_of_the_rules_are_no_strangers() -> None:
+    (ssh,) = resources("AWS::EC2::SecurityGroup")["Nodes"]["SecurityGroupIngress"]
+    assert ssh["CidrIp"] == {"Ref": "AdminRange"}
+    assert "Default" not in yaml.safe_load((RAY_UP / "aws-network.yaml").read_text())["Parameters"]["AdminRange"]
+    script = (RAY_UP / "gcp-network.sh").read_text()
+    assert set(re.findall(r"--source-ranges=(\S+)", script)) == {'"$ADMIN_RANGE"', GOOGLE_S_HEALTH_CHECKS}
+    sources = {
+        policy["podSelector"]["matchLabels"].get("baton/role"): rule["from"]
+        for policy in (document["spec"] for document in documents() if document["kind"] == "NetworkPolicy")
+        for rule in policy["ingress"]
+    }
+    assert sources == {
+        None: [{"podSelector": {"matchLabels": {"app": "baton"}}}],
+        "head": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kuberay"}}}],
+        "ingress": [{"ipBlock": {"cidr": "10.0.0.0/8"}}],
+    }
 
 
 def test_ray_makes_no_group_on_aws() -> None:

@@ -1,7 +1,9 @@
 """Calls of a Cloud from other processes, through a socket in the file system. Only its user can open it."""
 
+import os
 import threading
 from collections.abc import Callable
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ class CloudSocket:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # what a process that was killed has left
         self._answering = answering
+        before = os.umask(0o177)
         self._listener = Listener(str(path), "AF_UNIX", authkey=KEY)
-        path.chmod(0o600)
+        os.umask(before)
         self._is_closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -30,7 +33,7 @@ class CloudSocket:
         while not self._is_closed:
             try:
                 connection = self._listener.accept()
-            except (OSError, EOFError):  # closed, or a caller that went away
+            except (OSError, EOFError, AuthenticationError):  # closed, or a caller that went away or is a stranger
                 continue
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 

@@ -47,13 +47,16 @@ CUT = Quality(loss=1.0)
 
 @contextmanager
 def wire(node: Node, others: Collection[str], quality: Quality) -> Iterator[None]:
-    """Have what the node exchanges with nodes at the other addresses travel over a network of this quality."""
+    """Have what the node exchanges with nodes at the other addresses travel over a network of this quality. Fails if
+    they have exchanged nothing.
+    """
     with spliced(node) as (at_node, at_bridge):
         relay = _Relay(at_node, at_bridge, frozenset(ip_address(other).packed for other in others), quality)
         try:
             yield
         finally:
             relay.stop()
+        assert relay.num_concerned, "the wire has carried nothing between these nodes"
 
 
 @dataclass(order=True)
@@ -106,6 +109,8 @@ class _Relay:
         self._others = others
         node, bridge = _socket(at_node), _socket(at_bridge)
         self._directions = {node: _Direction(bridge, quality), bridge: _Direction(node, quality)}
+        self.num_concerned = 0
+        """Frames between the node and the others."""
         self._woken, self._wake = socket.socketpair()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -127,7 +132,9 @@ class _Relay:
             for ready in readable:
                 frame, (_, _, kind, *_) = ready.recvfrom(MOST_BYTES)
                 if kind != PACKET_OUTGOING:
-                    self._directions[ready].take(frame, self._is_concerned(frame))
+                    is_concerned = self._is_concerned(frame)
+                    self.num_concerned += is_concerned
+                    self._directions[ready].take(frame, is_concerned)
 
     def _is_concerned(self, frame: bytes) -> bool:
         packet = frame[HEADER:]

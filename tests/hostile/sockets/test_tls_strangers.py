@@ -1,6 +1,7 @@
 """Strangers at a listener with `network.tls`: those without TLS, without a certificate, and without the secret."""
 
 import asyncio
+import gc
 import os
 import socket
 import ssl
@@ -20,6 +21,7 @@ from cluster.network.certificates import use_certificates
 from cluster.network.handshake import MAGIC
 from cluster.network.proving import MAX_UNPROVED
 from cluster.network.strangers import STRANGERS
+from cluster.network.tls_transport import TlsTransport
 from cluster.rpc.connection import ConnectionLost, NobodyThere, Service
 from cluster.rpc.listener import Listener, connect
 from tests.certificates import DAY, Authority
@@ -93,6 +95,39 @@ async def are_dropped_beside_a_peer(conversations: list[list[bytes]]) -> None:
         assert echo.num_asked == 2
         assert sum(STRANGERS.counts().values()) == before + len(conversations)
         peer.close()
+
+
+@pytest.mark.parametrize("begins_with", [b"\x16\x03\x00\x01\x04\x01\x02\x01\x3c", HELLO], ids=["no hello", "hello"])
+async def test_stranger_that_has_left_takes_no_memory_where_cycles_are_not_looked_for(begins_with: bytes) -> None:
+    """As in the Scheduler (router/garbage.py)."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with listening(Echo()) as listener:
+            for _ in range(20):
+                await heard(listener, [begins_with])
+        assert [one for one in gc.get_objects() if type(one) is TlsTransport] == []
+    finally:
+        gc.enable()
+
+
+async def test_stranger_cannot_make_openssl_take_memory_for_a_hello_that_never_comes() -> None:
+    async with listening(Echo()) as listener, counting("bad_tls"):
+        assert await heard(listener, [b"\x16\x03\x00\x01\x04", b"\x01\x02\x01\x3c"]) == b""
+
+
+async def test_stranger_cannot_send_certificates_without_end() -> None:
+    async with listening(Echo()) as listener, counting("bad_tls"):
+        await heard(listener, [HELLO, *[b"\x16\x03\x03\x40\x00" + bytes(1 << 14)] * 2])
+
+
+async def test_stranger_cannot_choose_a_costly_key_exchange() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_ecdh_curve("secp521r1")
+    async with listening(Echo()) as listener, counting("bad_tls"):
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection(listener.address.host, listener.address.port, ssl=context)
 
 
 records = st.one_of(

@@ -46,6 +46,66 @@ def test_json_has_every_figure_and_computing_alone_is_quiet(
     assert document["bottleneck"] == {"pool": "prefill", "bound": "ttft"}
 
 
+def test_figures_are_those_that_were_computed_by_hand(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The column B200 of docs/capacity.md, by the formulas of that page and of router/prediction/roofline.py."""
+    load = ("--model", "llama-3-70b-fp8", "--gpu", "b200", "--rate", "200000", "--prompt", "1500", "--answer", "300")
+    assert plan(monkeypatch, *load, "--slo", "standard", "--no-simulation", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    prefill, decode, computed = document["prefill_worker"], document["decode_worker"], document["computed"]
+    known = {
+        1500 / 2048 * 0.0913 + 0.0059: prefill["busy_s"],  # new * step_s(2048) / 2048 + attended * attended_s
+        10.91: prefill["rate_per_s"],  # a search: TTFT binds
+        0.792: prefill["busy"],
+        306377 / 2058.2: decode["limits"]["memory"],
+        130.23: decode["batch"],  # b + 1.632 * sqrt(b) = 148.86
+        130.23 / (0.02906 * 299): decode["worker"]["rate_per_s"],
+        0.1211: document["work_s"],
+        1.752e6: document["num_running"],
+        200_000 * (0.279e-3 + 206.25 * 3e-6) + 31_668 * 0.15e-3: computed["scheduler_cores"],
+        184.3 / 0.7: computed["num_cells"],
+        200_000 * 1500 * 327_680 / 2: computed["handoff_bytes_per_s"] / 2,
+        200_000 / 31_668: computed["rate_per_device"],
+        31_668 * 6 / 3600 / 200_000 / 1800 * 1e6: computed["costs"]["per_million_tokens"],
+        31_668 * 6 / 3600 / 200_000 / 300 * 1e6: computed["costs"]["per_million_answer_tokens"],
+    }
+    assert list(known.values()) == pytest.approx(list(known), rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--rate", "1e308"),
+        ("--rate", "1e-300"),
+        ("--link", "nan"),
+        ("--link", "inf"),
+        ("--price", "1e308"),
+        ("--tp", "16"),
+    ],
+)
+def test_number_that_no_cluster_has_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    assert plan(monkeypatch, *LOAD, *LENGTHS, "--no-simulation", option, value) == 2
+    assert option.strip("-") in capsys.readouterr().err
+
+
+def test_config_that_nests_without_end_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    assert plan(monkeypatch, *LOAD[2:], "--model", str(tmp_path), *LENGTHS, "--no-simulation") == 2
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_answers_of_one_token_are_that_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan(monkeypatch, *LOAD, "--prompt", "2000", "--answer", "1", "--no-simulation", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["demand"]["output"] == 1
+
+
 def test_mix_and_trace_and_folder_are_planned(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -71,16 +131,16 @@ def test_mix_and_trace_and_folder_are_planned(
         (("--gpu", "h101"), "unknown GPU 'h101': give one of a100, h100"),
         (("--model", "gpt-5"), "unknown model 'gpt-5'"),
         (("--model", "/nowhere"), "/nowhere/config.json"),
-        (("--rate", "0"), "more than 0"),
-        (("--rate", "nan"), "more than 0"),
+        (("--rate", "0"), "from 0.001 to 1e+09"),
+        (("--rate", "nan"), "from 0.001 to 1e+09"),
         (("--target", "1"), "is not between 0 and 1"),
         (("--slo", "soon"), "'soon' is not an SLO"),
         (("--slo", "0/0.05"), "must be more than 0"),
         (("--slo", "0.01/0.05"), "s are the least"),
         (("--slo", "1/0.001"), "ms are the least"),
         (("--model", "llama-3.1-405b", "--gpu", "l4"), "leave no memory for KV blocks"),
-        (("--tp", "0"), "at least 1 device"),
-        (("--tp", "3"), "64 heads cannot be divided"),
+        (("--tp", "0"), "1 to 8 devices"),
+        (("--tp", "3"), "64 heads and 8 KV heads cannot be divided"),
         (("--mix", "chat"), "give the traffic as"),
         (("--hit", "1"), "less than 1"),
         (("--prompt", "0"), "each from 1 to"),

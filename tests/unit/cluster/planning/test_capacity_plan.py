@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cluster.planning.capacity_plan import CapacityPlan, best_plan, plan_with
 from cluster.planning.worker_rate import Infeasible, WorkerBound
 from router.prediction.hardware import DEVICES, H100, L4, LLAMA_3_1_405B, MODELS, QWEN3_30B_A3B
-from router.prediction.roofline import Hardware
+from router.prediction.roofline import Hardware, kv_capacity_tokens, step_model
 from tests.unit.cluster.planning.plans import a_demand, a_plan, an_offer
 
 RATES = st.floats(0.01, 1e6)
@@ -141,8 +141,17 @@ def test_least_objectives_that_are_named_can_be_met() -> None:
 
 
 def test_heads_must_be_divided_evenly() -> None:
-    with pytest.raises(Infeasible, match="64 heads cannot be divided"):
+    with pytest.raises(Infeasible, match="64 heads and 8 KV heads cannot be divided"):
         a_plan(tp=3)
+
+
+def test_more_devices_than_kv_heads_keep_each_head_several_times() -> None:
+    """As engines do: QWEN3_30B_A3B has 4 KV heads."""
+    with_8 = msgspec.structs.replace(QWEN3_30B_A3B, kv_heads=8)
+    attention = with_8.num_bytes - QWEN3_30B_A3B.num_bytes  # the weights of 4 more heads
+    on_8 = kv_capacity_tokens(QWEN3_30B_A3B, H100, 8)
+    assert on_8 == pytest.approx(kv_capacity_tokens(with_8, H100, 8) + attention / with_8.kv_bytes_per_token, rel=1e-3)
+    assert step_model(QWEN3_30B_A3B, H100, 8).context_s == step_model(with_8, H100, 8).context_s
 
 
 def test_answers_of_one_token_are_decoded_by_nobody() -> None:
