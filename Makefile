@@ -56,7 +56,7 @@ drills: $(STAMP) compile network-tools ## inject every fault at every moment of 
 	$(BIN)/python -m pytest tests/drills -m "not soak" -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
 
 drills-nodes: $(STAMP) compile network-tools ## take nodes and the network between them away, on a cluster of this machine: a quarter of an hour; needs root
-	$(BIN)/python -m pytest tests/nodes -m full_matrix -o log_cli=true -o log_cli_level=INFO --nodes-report docs/drills.md
+	$(BIN)/python -m pytest tests/nodes -m full_matrix -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
 
 soak: $(STAMP) compile ## run 2,000 requests, abort some of them, and kill a worker each minute
 	$(BIN)/python -m pytest tests/drills -m soak -o log_cli=true -o log_cli_level=INFO

@@ -7,6 +7,7 @@ from cluster import compiled
 from cluster.config.environment import SECRET_VARIABLE
 from tests.conformance.watch import RECORD
 
+pytest_plugins = ("tests.drills.reporting",)
 NUM_SHOWN = 10
 
 os.environ.setdefault(compiled.SWITCH, "1")  # what is tested are the sources; 0 tests what they are compiled to

@@ -212,8 +212,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"unknown GPU {arguments.gpu!r}: give one of {', '.join(DEVICES)}")
     if not LEAST_RATE <= arguments.rate <= MOST_RATE:
         raise ValueError(f"--rate {arguments.rate:g}: give requests per second, from {LEAST_RATE:g} to {MOST_RATE:g}")
-    if not 0 < arguments.target < 1:
-        raise ValueError(f"--target {arguments.target:g} is not between 0 and 1")
     lengths = (arguments.prompt, arguments.answer)
     given = [arguments.mix is not None, arguments.trace is not None, lengths != (None, None)]
     if sum(given) != 1:

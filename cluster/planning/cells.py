@@ -7,6 +7,7 @@ their costs, measured on one processor. Each request counts as handed over, so i
 from math import ceil
 from typing import NamedTuple
 
+from cluster.config.pools import DEFAULT_BLOCK_SIZE
 from cluster.planning.demand import Demand
 
 MOST_WORKERS = 1000
@@ -25,8 +26,6 @@ BLOCK_S = 3e-6
 """CPU seconds for a KV block that comes into a cache and one that goes. Higher asks for more cells; lower overloads the
 Scheduler.
 """
-BLOCK_TOKENS = 16
-"""Tokens of an engine's KV block: vLLM's default. Larger blocks make fewer events."""
 
 
 class Cells(NamedTuple):
@@ -42,7 +41,7 @@ def cells_of(rate_per_s: float, demand: Demand, num_workers: int) -> Cells:
 
 def request_s(demand: Demand) -> float:
     """CPU seconds of the Scheduler for one request."""
-    blocks = (demand.new + demand.prompt + demand.output) / BLOCK_TOKENS
+    blocks = (demand.new + demand.prompt + demand.output) / DEFAULT_BLOCK_SIZE
     (short, short_s), (long, long_s) = SHORT, LONG
     place_s = short_s + (long_s - short_s) * max(0.0, demand.prompt - short) / (long - short)
     return place_s + blocks * BLOCK_S

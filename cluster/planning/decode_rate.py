@@ -18,7 +18,7 @@ import msgspec
 
 from cluster.messages.transport import LinkSpeed
 from cluster.planning.demand import Demand
-from cluster.planning.worker_rate import HALVINGS, Infeasible, WorkerBound, WorkerRate, link_rate
+from cluster.planning.worker_rate import Infeasible, WorkerBound, WorkerRate, boundary, link_rate
 from router.prediction.step_model import StepModel
 
 
@@ -91,12 +91,8 @@ def mean_batch(most: float, share: float) -> float:
 
 def batch_at(tokens_per_s: float, context: float, times: StepModel, most: float) -> float:
     """The batch with which a worker gives this many tokens per second. `most`: a batch that gives at least as many."""
-    low, high = 0.0, most
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        is_enough = middle >= tokens_per_s * times.decode_s(middle, middle * context)
-        low, high = (low, middle) if is_enough else (middle, high)
-    return high
+    _, batch = boundary(lambda batch: batch < tokens_per_s * times.decode_s(batch, batch * context), 0.0, most)
+    return batch
 
 
 def _limits(demand: Demand, setting: DecodeWorkerSetting, tpot_s: float) -> DecodeLimits:

@@ -17,7 +17,7 @@ from statistics import fmean, pvariance
 import msgspec
 
 from cluster.planning.demand import Demand
-from cluster.planning.worker_rate import HALVINGS, Infeasible, WorkerBound, WorkerRate, link_rate
+from cluster.planning.worker_rate import Infeasible, WorkerBound, WorkerRate, boundary, link_rate
 from router.prediction.step_model import StepModel, prompt_attention
 
 MOST_BUSY = 0.95
@@ -80,13 +80,8 @@ def prefill_rate(load: PrefillLoad, share: float, link_bytes_per_s: float, kv_by
             f"the TTFT objective of {load.least_ttft_s:.3g} s is too short, and {load.least_ttft_s + short_s:.3g} s "
             f"are the least: more than {100 * (1 - share):.0f} % of the prompts take longer alone on an idle worker"
         )
-    low, high = 0.0, MOST_BUSY
-    if load.attained(high) >= share:
-        low = high
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if load.attained(middle) >= share else (low, middle)
-    rate, bound = low / load.busy_s, WorkerBound.COMPUTE if low >= NEARLY_BUSY else WorkerBound.TTFT
+    busy, _ = boundary(lambda busy: load.attained(busy) >= share, 0.0, MOST_BUSY)
+    rate, bound = busy / load.busy_s, WorkerBound.COMPUTE if busy >= NEARLY_BUSY else WorkerBound.TTFT
     if (limit := link_rate(link_bytes_per_s, kv_bytes)) < rate:
         rate, bound = limit, WorkerBound.LINK
     return WorkerRate(rate, bound, rate * load.busy_s)

@@ -1,5 +1,6 @@
 """WorkerRate: the requests per second that one worker carries, and what keeps it from more. Pure."""
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
@@ -48,6 +49,14 @@ class WorkerRate(msgspec.Struct, frozen=True):
     bound: WorkerBound
     busy: float
     """Share of a prefill worker's time, or of a decode worker's places in its largest batch, that is taken."""
+
+
+def boundary(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Two numbers next to each other between which a condition stops to hold. It holds at `low`, and may at `high`."""
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
 
 
 def link_rate(bytes_per_s: float, kv_bytes: float) -> float:

@@ -80,6 +80,9 @@ class AnyService(Protocol):
     port: int
 
     @property
+    def host(self) -> str: ...
+
+    @property
     def url(self) -> str: ...
 
     def get(self, path: str) -> httpx.Response: ...

@@ -3,7 +3,10 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 
+from tests.drills.participants import MODEL
+from tests.drills.processes import LiveProcesses
 from tests.nodes.ray_up import DECODE, HEAD, PREFILL, RayUp
 from tests.nodes.wire import CUT, Quality, wire
 from tests.real_cluster.service import CONTROLLER_PROCESS, wait_for
@@ -51,9 +54,29 @@ def _between_pools(quality: Quality) -> Callable[[RayUp], None]:
         (prefill,) = cluster.names(PREFILL)
         decodes = [cluster.cloud.address(name) for name in cluster.names(DECODE)]
         with wire(cluster.cloud.node(prefill), decodes, quality):
-            _pass(LASTS_S)
+            _pass(LASTS_S / 2)
+            num_before = _num_pulled(cluster)
+            _pass(LASTS_S / 2)
+            num_pulled = _num_pulled(cluster) - num_before
+        assert num_pulled == 0 if quality is CUT else num_pulled > 0
+        numbers = count()
+        wait_for(lambda: _is_handed_over(cluster, next(numbers)), BACK_WITHIN_S, interval_s=0.5)
 
     return strike
+
+
+def _is_handed_over(cluster: RayUp, number: int) -> bool:
+    """Whether a new prompt reaches a decode worker. `number`: another one for each prompt."""
+    num_before = _num_pulled(cluster)
+    prompt = " ".join(f"{number} {word}" for word in range(100))
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 2}
+    has_answer = cluster.post("/v1/completions", body, {"x-baton-path": HANDED_OVER}).is_success
+    return has_answer and _num_pulled(cluster) > num_before
+
+
+def _num_pulled(cluster: RayUp) -> float:
+    """Prompt tokens whose KV blocks decode workers have pulled so far."""
+    return LiveProcesses(cluster).snapshot().total("baton_prompt_tokens_total", pool="decode", source="pulled")
 
 
 def _pass(seconds: float) -> None:

@@ -18,6 +18,7 @@ from cluster.repository import REPO_ROOT
 from tests.real_cluster.service import wait_for
 
 BRIDGE = "baton-drill"
+BRIDGE_MAC = "02:00:0a:57:71:01"
 SUBNET = "10.87.113"
 OWN = ("/tmp/ray", "/dev/shm")
 READY_S = 10.0
@@ -31,7 +32,9 @@ class Network:
     def __init__(self) -> None:
         require_namespaces()
         _remove(BRIDGE)  # what a drill that was killed has left
-        _ip("link", "add", BRIDGE, "type", "bridge")
+        # With an address of its own: else Linux gives the bridge another one when nodes come and go, and for a minute
+        # the nodes send to the old one what is for this machine
+        _ip("link", "add", BRIDGE, "address", BRIDGE_MAC, "type", "bridge")
         _ip("addr", "add", f"{SUBNET}.1/24", "dev", BRIDGE)
         _ip("link", "set", BRIDGE, "up")
 

@@ -95,7 +95,7 @@ class NamespaceCommands(CommandRunnerInterface):
         self._cloud.copy(self._node_id, str(Path(source).expanduser()), target)
 
     def run_rsync_down(self, source: str, target: str, options: dict[str, Any] | None = None) -> None:
-        raise NotImplementedError("a node shares this machine's files, except for its home")
+        raise click.ClickException("a node shares this machine's files, except for its home")
 
     def remote_shell_command_str(self) -> str:
         return str(self._cloud.shell(self._node_id))

@@ -1,6 +1,7 @@
 """A cluster of four nodes, from `ray up` to `ray down`."""
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -99,6 +100,7 @@ def test_requests_are_served_without_a_head_and_it_comes_back(cluster: RayUp) ->
     traffic = Traffic(cluster.host, cluster.port, seed=0)
     try:
         wait_for(lambda: traffic.outcomes[ANSWERED] > 0, BACK_WITHIN_S)
+        struck_at = time.monotonic()
         cluster.cloud.restart_node(head)
         num_before = traffic.outcomes[ANSWERED]
         wait_for(lambda: traffic.outcomes[ANSWERED] >= num_before + NUM_WITHOUT_HEAD, BACK_WITHIN_S)
@@ -107,6 +109,7 @@ def test_requests_are_served_without_a_head_and_it_comes_back(cluster: RayUp) ->
     finally:
         traffic.stop()
     assert set(traffic.outcomes) == {ANSWERED}, traffic.errors[:3]
+    assert traffic.longest_silence_s(struck_at) < SILENT_FOR_S
     assert all(process.is_running() for process in workers)
     _require_replacement(cluster)
 

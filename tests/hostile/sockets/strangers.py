@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import socket
 import struct
 import time
 from collections.abc import AsyncIterator
@@ -10,9 +11,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
+import psutil
 from hypothesis import strategies as st
 
 from cluster.network.handshake import GREETING_BYTES, MAGIC, NONCE_BYTES, PROOF_BYTES, VERSION
+from cluster.network.proving import MAX_UNPROVED
 from cluster.rpc.connection import Service
 from cluster.rpc.frames import Method
 from cluster.rpc.listener import Listener, connect
@@ -131,3 +134,42 @@ async def ask_as_a_new_peer(listener: Listener) -> None:
         connection = await connect(listener.address, Service())
         assert await connection.call(ECHO, b"hello") == b"hello"
         connection.close()
+
+
+async def flooded(listener: Listener, number: int, says: bytes) -> int:
+    """A flood of connections that say this much and no more, beside a peer whose calls are answered. It leaves nothing
+    behind. Returns how often the peer was answered meanwhile.
+    """
+    process = psutil.Process()
+    peer = await connect(listener.address, Service())
+    num_open_files = process.num_fds()
+    strangers: list[socket.socket] = []
+
+    async def flood() -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(number):
+            strangers.append(socket.socket())
+            strangers[-1].setblocking(False)
+            await loop.sock_connect(strangers[-1], (listener.address.host, listener.address.port))
+            with suppress(ConnectionError):
+                await loop.sock_sendall(strangers[-1], says)
+            if len(strangers) > MAX_UNPROVED:
+                strangers.pop(0).close()
+
+    flooding = asyncio.create_task(flood())
+    num_asked = 0
+    while not flooding.done():
+        async with Patience():
+            await peer.call(ECHO, b"hello")
+        await ask_as_a_new_peer(listener)
+        num_asked += 1
+    await flooding
+    assert len(listener._unproved) <= MAX_UNPROVED
+    for one in strangers:
+        one.close()
+    async with asyncio.timeout(CLOSED_WITHIN_S):
+        while len(listener._unproved):  # noqa: ASYNC110  # the ends of strangers set no event
+            await asyncio.sleep(0.01)
+    assert process.num_fds() <= num_open_files + 2
+    peer.close()
+    return num_asked

@@ -1,14 +1,12 @@
 """Strangers at a real listener, with an honest peer beside them that must not wait longer than a second."""
 
 import asyncio
-import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
-import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,12 +21,12 @@ from cluster.rpc.connection import Service
 from cluster.rpc.frames import Method
 from cluster.rpc.listener import connect
 from tests.hostile.sockets.strangers import (
-    CLOSED_WITHIN_S,
     ECHO,
     FUZZ_MINUTES,
     Echo,
     Patience,
     ask_as_a_new_peer,
+    flooded,
     framed,
     frames,
     listening,
@@ -222,39 +220,8 @@ async def test_each_connection_is_greeted_with_another_nonce() -> None:
 
 
 async def test_flood_of_silent_connections_keeps_no_peer_out_and_leaves_nothing_behind() -> None:
-    process = psutil.Process()
     async with listening() as listener:
-        peer = await connect(listener.address, Service())
-        fds = process.num_fds()
-        silent: list[socket.socket] = []
-
-        async def flood() -> None:
-            for _ in range(NUM_FLOODING):
-                silent.append(socket.socket())
-                silent[-1].setblocking(False)
-                await asyncio.get_running_loop().sock_connect(
-                    silent[-1], (listener.address.host, listener.address.port)
-                )
-                if len(silent) > MAX_UNPROVED:
-                    silent.pop(0).close()
-
-        flooding = asyncio.create_task(flood())
-        num_asked = 0
-        while not flooding.done():
-            async with Patience():
-                await peer.call(ECHO, b"hello")
-            await ask_as_a_new_peer(listener)
-            num_asked += 1
-        await flooding
-        assert num_asked > 5
-        assert len(listener._unproved) <= MAX_UNPROVED
-        for one in silent:
-            one.close()
-        async with asyncio.timeout(CLOSED_WITHIN_S):
-            while len(listener._unproved):  # noqa: ASYNC110  # the ends of strangers set no event
-                await asyncio.sleep(0.01)
-        assert process.num_fds() <= fds + 2
-        peer.close()
+        assert await flooded(listener, NUM_FLOODING, b"") > 5
 
 
 class Guest:
