@@ -7,6 +7,7 @@ loop's.
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 
 import msgspec
@@ -25,6 +26,7 @@ from cluster.rpc.protocol import (
     HEARD,
     KV_EVENTS,
     LEAVING,
+    LOAD,
     LOCATE,
     OPEN_REQUESTS,
     PAUSE,
@@ -82,6 +84,8 @@ class SchedulerService:
         service.on_call(VIEW, self._view)
         service.on_call(QUEUE, self._queue)
         service.on_call(LOCATE, self._locate)
+        process = secrets.token_hex(8)
+        service.on_call(LOAD, lambda ask: state.load.read(ask, process, self._loop.time()))
         service.on_post(REPLACED, lambda _, epoch: on_replaced(epoch))
 
     def _place(

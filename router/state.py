@@ -39,6 +39,8 @@ from router.placement.candidates import Policy
 from router.placement.goodput import goodput
 from router.placement.placer import Placer
 from router.quarantine.quarantine import Quarantine
+from router.scaling.load_reader import LoadReader
+from router.scaling.offered_load import OfferedLoad
 
 MOST_KV_MESSAGES_PER_S: Final = 4000.0
 """Messages of KV events per second, of all workers together. One takes the Scheduler some 20 us beside its blocks.
@@ -85,6 +87,9 @@ class RouterState:
             preempts=preempts,
             tenant_weights=tenant_weights,
         )
+        self._offered = OfferedLoad(slo)
+        self.load = LoadReader(self._workers, self._offered, lambda: self.num_waiting)
+        """The readings for whoever sizes the pools."""
 
     def handle(
         self, event: WorkerReport | WorkerLeft | SchedulerEvent, now: float, ingress: IngressId | None = None
@@ -134,11 +139,19 @@ class RouterState:
         refused without a look at the workers.
         """
         self._charges.release(request.request_id, now)
-        return self._admission.place(request, now, ingress, turns_away=turns_away)
+        self._offered.asked(request, now)
+        answer = self._admission.place(request, now, ingress, turns_away=turns_away)
+        if answer is not None:
+            self._offered.answered(request.request_id, answer)
+        return answer
 
     def decide(self, now: float, most: int = MAX_QUEUE) -> list[Decision]:
         """Answers to requests that have waited, in the order of service. Where it gives `most`, more may be due."""
-        return self._admission.decide(now, most)
+        decisions = self._admission.decide(now, most)
+        for request_id, answer in decisions:
+            if not isinstance(answer, Exception):
+                self._offered.answered(request_id, answer)
+        return decisions
 
     def take_pauses(self) -> list[tuple[IngressId | None, Pause, SloClass]]:
         """The requests that are to pause, with the ingresses that must be asked, and their classes. To be called after
@@ -203,6 +216,7 @@ class RouterState:
         self._workers.validate()
         self._charges.validate()
         self._admission.validate()
+        self._offered.validate()
 
     def _on_report(self, report: WorkerReport, now: float) -> None:
         if (added := self._workers.add(report, now)) is not None:
@@ -218,4 +232,5 @@ class RouterState:
             self._quarantine.left(event.digest, charge.runs_on, charge.num_engines_lost + 1, now)
         if charge is not None:
             self._placer.learn(charge, event, now)
+            self._offered.closed(charge, event)
             self._charges.release(event.request_id, now)

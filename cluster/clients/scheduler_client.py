@@ -13,6 +13,7 @@ from cluster.messages.ids import Address, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import ReportReply, WorkerReport
+from cluster.messages.scaling import LoadReading, ScalingAsk
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.rpc.connection import Connection, ConnectionLost, Service
@@ -21,6 +22,7 @@ from cluster.rpc.listener import connect
 from cluster.rpc.protocol import (
     KV_EVENTS,
     LEAVING,
+    LOAD,
     LOCATE,
     PLACE,
     QUEUE,
@@ -114,6 +116,10 @@ class SchedulerClient:
 
     async def queue(self) -> list[QueuedRequest]:
         return await self._ask(QUEUE, None)
+
+    async def load(self, ask: ScalingAsk) -> LoadReading:
+        """Raises WorkerUnreachable."""
+        return await self._ask(LOAD, ask)
 
     async def address_of(self, worker: WorkerId) -> Address | None:
         return await self._ask(LOCATE, worker)

@@ -68,9 +68,17 @@ def demand_of(rows: Sequence[Arrival], slos: SloConfig) -> Demand:
     Raises:
         ValueError: there are no rows.
     """
-    if not rows:
+    return demand_from(_with_hits(rows, slos))
+
+
+def demand_from(requests: tuple[DemandedRequest, ...]) -> Demand:
+    """The demand of a sample of requests.
+
+    Raises:
+        ValueError: there are no requests.
+    """
+    if not requests:
         raise ValueError("there are no requests to plan for")
-    requests = _with_hits(rows, slos)
     steps = sum(request.num_decoded for request in requests)
     weighted = [(request, request.num_decoded / steps) for request in requests] if steps else []
     return Demand(

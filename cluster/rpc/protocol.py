@@ -10,6 +10,7 @@ from cluster.messages.ids import Address, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta
+from cluster.messages.scaling import LoadReading, ScalingAsk
 from cluster.messages.scheduler_events import Events, OpenRequests, Pause, WorkerLeft
 from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.rpc.frames import Method
@@ -44,6 +45,8 @@ QUEUE = Method[None, list[QueuedRequest]]("queue", None, list[QueuedRequest])
 """Asks for the requests that wait for a placement, and how long they are expected to wait."""
 LOCATE = Method[WorkerId, Address | None]("locate", WorkerId, Address | None)
 """Asks where a worker listens. The answer is None if the Scheduler does not know the worker."""
+LOAD = Method[ScalingAsk, LoadReading]("load", ScalingAsk, LoadReading)
+"""Asks for the load, for whoever sizes the pools, and names the workers that will be stopped."""
 REPLACED = Method[int, None]("replaced", int)
 """To a Scheduler: a Scheduler of this epoch exists. One of a lower epoch serves no more."""
 

@@ -9,7 +9,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -19,6 +19,7 @@ from cluster.messages.ids import Outcome, RequestId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import HandoffChecked, RequestClosed, SchedulerEvent
 from cluster.simulation.clock import VirtualLoop
+from cluster.simulation.pools.elastic_pools import ElasticPools, SimulatedAutoscaler, SizeChange, Starting
 from cluster.simulation.pools.pool_setting import ClusterSetting
 from cluster.simulation.pools.reporter import SchedulerUnderTest
 from cluster.simulation.pools.simulated_pools import SimulatedPools
@@ -28,6 +29,15 @@ from router.pending_placements import PendingPlacements
 from router.session.ports import SessionPorts
 from router.session.receipt import RouteReceipt, Terms
 from router.session.session import Session
+
+
+class ElasticRun(NamedTuple):
+    records: list[RequestRecord]
+    worker_s: float
+    """Seconds of all workers, from the order to the end of each."""
+    changes: list[SizeChange]
+    """When which sizes were asked for."""
+
 
 Watch = Callable[[RequestRecord], None]
 
@@ -47,6 +57,26 @@ def simulate(
     async def run() -> list[RequestRecord]:
         scheduler = make_scheduler()
         return await serve(workload, SimulatedPools(setting, scheduler), scheduler, watch)
+
+    with _uncollected():
+        return VirtualLoop().run(run())
+
+
+def simulate_elastic(
+    workload: Sequence[SimRequest],
+    setting: ClusterSetting,
+    make_scheduler: Callable[[], PendingPlacements],
+    autoscaler: SimulatedAutoscaler,
+    starting: Starting,
+) -> ElasticRun:
+    """As `simulate`, with pools that begin with the sizes of the setting and follow an autoscaler."""
+
+    async def run() -> ElasticRun:
+        scheduler = make_scheduler()
+        pools = SimulatedPools(setting, scheduler)
+        elastic = ElasticPools(pools, scheduler, autoscaler, starting)
+        records = await serve(workload, pools, scheduler)
+        return ElasticRun(records, elastic.worker_s(), elastic.changes)
 
     with _uncollected():
         return VirtualLoop().run(run())

@@ -42,6 +42,10 @@ SORTED_AGE_S: Final = 0.05
 a worker for longer after its reports have stopped.
 """
 
+RETIRING_S: Final = 30.0
+"""Time for which a worker that will be stopped gets no requests after it was last named, in seconds. Higher keeps a
+worker idle for longer when whoever sizes the pools is gone; lower gives it requests again when that is slow.
+"""
 LINKS_AGE_S: Final = 0.25
 """Age up to which the number of links is told again, in seconds. Lower counts more often while ingresses ask; higher
 shows a link later.
@@ -104,6 +108,9 @@ class LiveWorkers:
         self._sorted = _not_sorted()
         self._silent = SilentWorkers()
         """How long the same workers have been silent."""
+        self._retiring: frozenset[WorkerId] = frozenset()
+        """Workers that will be stopped soon, and get no requests until `_retiring_until`."""
+        self._retiring_until = float("-inf")
         self._num_of_kind: dict[str, int] | None = None
         """Workers of each kind. None if the workers have changed."""
         self.links = LinkPlan(self._is_idle, self.models.transfers)
@@ -187,12 +194,22 @@ class LiveWorkers:
         """The live workers, sorted by pool at most SORTED_AGE_S ago."""
         if now - self._sorted.made_at > SORTED_AGE_S:
             self._silent.step(now)
-            live = list(self._live(now))
+            live = list(self.live(now))
+            if self._retiring and now < self._retiring_until:
+                live = [worker for worker in live if worker.worker not in self._retiring] or live
             fresh = [worker for worker in live if not worker.is_stale(now)]
             stale = [worker for worker in live if worker.is_stale(now)]
             room = min([worker.room - len(worker.charges) for worker in live], default=0)
             self._sorted = WorkersByPool(fresh, stale, now, self.num_placed + room)
         return self._sorted
+
+    def retire(self, workers: Iterable[WorkerId], now: float) -> None:
+        """These workers will be stopped soon: no others will. They get no requests where other workers live."""
+        retiring = frozenset(workers)
+        self._retiring_until = now + RETIRING_S
+        if retiring != self._retiring:
+            self._retiring = retiring
+            self._changed()
 
     def prompt_use(self, now: float) -> float:
         """Share of all workers' time that prompts took lately."""
@@ -217,16 +234,16 @@ class LiveWorkers:
         self._silent.step(now)
         self._forget_the_silent(now)
         if now - self._links_counted_at > LINKS_AGE_S:
-            live = {state.worker for state in self._live(now)}
+            live = {state.worker for state in self.live(now)}
             self._links_counted_at = now
-            self._num_links = sum([len(state.links.keys() & live) for state in self._live(now)])
+            self._num_links = sum([len(state.links.keys() & live) for state in self.live(now)])
         change = self._roster.since(since, self._num_links)
         mismatch = self.kv_formats.mismatch
         return change if mismatch is None else msgspec.structs.replace(change, mismatch=mismatch)
 
     def view(self, now: float) -> ClusterView:
         """A snapshot of the live workers and of the links among them."""
-        live = {state.worker: state for state in self._live(now)}
+        live = {state.worker: state for state in self.live(now)}
         return ClusterView(
             workers=[
                 WorkerView(
@@ -275,7 +292,8 @@ class LiveWorkers:
     def _is_idle(self, worker: WorkerId) -> bool:
         return not self.by_id[worker].charges
 
-    def _live(self, now: float) -> Iterable[WorkerState]:
+    def live(self, now: float) -> Iterable[WorkerState]:
+        """The workers whose reports are not too old, and that can probably be reached."""
         return (w for w in self.by_id.values() if now - w.reported_at <= REPORT_TIMEOUT_S and not w.is_lost)
 
 

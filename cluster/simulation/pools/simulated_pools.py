@@ -7,6 +7,7 @@ token alone, and all later tokens with the last one.
 import asyncio
 import random
 from collections.abc import AsyncGenerator
+from itertools import count
 
 from cluster.errors import RequestPaused, WorkerUnreachable
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
@@ -139,7 +140,24 @@ class SimulatedPools:
 
     # ---- life and death
 
-    def _begin(self, pool: Pool, index: int) -> None:
+    def begin(self, pool: Pool) -> WorkerId:
+        """Start a worker in the first free place of a pool."""
+        taken = {worker.place for worker in self._workers.values()}
+        index = next(index for index in count() if worker_name(pool, index) not in taken)
+        return self._begin(pool, index)
+
+    def leave(self, worker: WorkerId) -> None:
+        """The worker reports no more, and goes on with its requests."""
+        self._reporter.end(self._workers[worker])
+
+    def has_requests(self, worker: WorkerId) -> bool:
+        return self._workers[worker].has_requests
+
+    def end(self, worker: WorkerId) -> None:
+        """End a worker that has left, with the requests that it still has."""
+        self._workers.pop(worker).stop()
+
+    def _begin(self, pool: Pool, index: int) -> WorkerId:
         place = worker_name(pool, index)
         generation = self._places.get(place, 0)
         self._places[place] = generation + 1
@@ -157,6 +175,7 @@ class SimulatedPools:
         )
         self._workers[name] = worker
         self._reporter.begin(worker)
+        return name
 
     def _die(self, fault: Fault) -> None:
         place = worker_name(fault.pool, fault.index)

@@ -159,6 +159,11 @@ class SimulatedWorker:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether requests run here, or KV blocks of finished prefills wait for their decode workers."""
+        return bool(self._runs or self._kept)
+
     def load(self) -> WorkerLoad:
         return self.engine.load(self._loop.time())
 
@@ -219,6 +224,13 @@ class SimulatedWorker:
             self._settle()
 
     def die(self) -> None:
+        self._end(EngineLost(f"the engine of worker {self.id} has died", self.id))
+
+    def stop(self) -> None:
+        """End in order, and hand back the requests that still run: they go on elsewhere."""
+        self._end(WorkerUnreachable(f"worker {self.id} leaves", self.id))
+
+    def _end(self, error: WorkerFailed) -> None:
         now = self._loop.time()
         self.is_alive = False
         if self._timer is not None:
@@ -226,7 +238,7 @@ class SimulatedWorker:
         self._kept.clear()
         for run in self._runs:
             run.num_lost = self.engine.steps.generated(run, now)
-            run.fail(EngineLost(f"the engine of worker {self.id} has died", self.id))
+            run.fail(error)
 
     def _advance(self) -> None:
         self._timer = None

@@ -1,0 +1,79 @@
+"""What PoolScaler asks Serve's controller: the targets of the pools, and which replicas would be stopped first."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import ray
+from ray.exceptions import RayError
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+from cluster.messages.ids import Pool, WorkerId
+from cluster.scaling.pool_sizes import PoolSizes
+from cluster.scaling.victims import Replica, victims
+
+ANSWER_S = 5.0
+"""Time that the controller has for an answer, in seconds. Then nothing is stopped for now. Longer holds up the growth
+of the pools while the controller is away; shorter stops no workers while it is busy.
+"""
+HEAD_RESOURCE = "node:__internal_head__"
+"""The resource by which Ray marks the head node."""
+
+
+class ServeAway(Exception):
+    """Serve's controller does not answer."""
+
+
+class ServeState(msgspec.Struct, frozen=True, kw_only=True):
+    sizes: PoolSizes
+    """The targets of both pools."""
+    victims: dict[Pool, list[WorkerId]]
+    """The running workers of each pool, in the order in which Serve would stop them."""
+
+
+class ServeView:
+    def __init__(
+        self, application: str, deployments: Mapping[Pool, str], selectors: Mapping[Pool, Mapping[str, str]]
+    ) -> None:
+        """`selectors`: the labels that the nodes of each pool must have."""
+        self._application, self._deployments, self._selectors = application, deployments, selectors
+
+    async def state(self) -> ServeState:
+        """Raises ServeAway."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                controller = await asyncio.to_thread(ray.get_actor, SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+                details = await controller.get_serve_instance_details.remote()
+                nodes = await asyncio.to_thread(ray.nodes)
+            deployments = details["applications"][self._application]["deployments"]
+            return self._read(deployments, nodes)
+        except (TimeoutError, RayError, ValueError, KeyError) as error:
+            raise ServeAway(f"Serve's controller does not tell of {self._application}: {error!r}") from error
+
+    def _read(self, deployments: dict[str, Any], nodes: list[dict[str, Any]]) -> ServeState:
+        replicas = [
+            Replica(
+                worker=WorkerId(replica["replica_id"]),
+                deployment=name,
+                node=replica["node_id"],
+                is_running=replica["state"] == "RUNNING",
+            )
+            for name, deployment in deployments.items()
+            for replica in deployment["replicas"]
+        ]
+        head = next((node["NodeID"] for node in nodes if node["Alive"] and HEAD_RESOURCE in node["Resources"]), None)
+        return ServeState(
+            sizes=PoolSizes.by_pool(lambda pool: int(deployments[self._deployments[pool]]["target_num_replicas"])),
+            victims={
+                pool: victims(
+                    replicas, self._deployments[pool], head=head, mismatching=_without(self._selectors[pool], nodes)
+                )
+                for pool in Pool
+            },
+        )
+
+
+def _without(selector: Mapping[str, str], nodes: list[dict[str, Any]]) -> frozenset[str]:
+    """The nodes without the labels."""
+    return frozenset(node["NodeID"] for node in nodes if not selector.items() <= node.get("Labels", {}).items())

@@ -1,0 +1,125 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.messages.ids import RequestId, WorkerId
+from cluster.messages.placement import Placement, PlacementRequest
+from cluster.messages.scaling import LoadReading, ScalingAsk
+from cluster.messages.scheduler_events import RequestClosed
+from cluster.slo import SloConfig
+from router.load.live_workers import RETIRING_S
+from router.scaling.offered_load import SAMPLE_SIZE, OfferedLoad
+from router.state import RouterState
+from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
+
+
+def a_state(num_decode: int = 2) -> RouterState:
+    state = RouterState()
+    state.handle(a_prefill_report("p0"), now=0.0)
+    for index in range(num_decode):
+        state.handle(a_decode_report(f"d{index}", "p0"), now=0.0)
+    return state
+
+
+def ended(request_id: str, ttft_s: float = 0.1, tpot_s: float = 0.01, num_output: int | None = 30) -> RequestClosed:
+    return RequestClosed(request_id=RequestId(request_id), num_output_tokens=num_output, ttft_s=ttft_s, tpot_s=tpot_s)
+
+
+def read(state: RouterState, *retiring: str, now: float = 1.0) -> LoadReading:
+    return state.load.read(ScalingAsk([WorkerId(worker) for worker in retiring]), "s", now)
+
+
+def test_requests_count_when_they_are_asked_for_and_when_they_end() -> None:
+    state = a_state()
+    for number, closed in enumerate([ended("r0"), ended("r1", ttft_s=1e3), ended("r2", tpot_s=1e3)]):
+        assert isinstance(state.place(a_placement_request(f"r{number}"), now=0.2 * number), Placement)
+        state.handle(closed, now=1.0)
+    state.place(a_placement_request("r3"), now=0.9)
+    state.handle(ended("r3", num_output=None), now=1.0)  # its client has left
+    reading = read(state)
+    assert (reading.num_arrived, reading.num_good, reading.num_missed, reading.num_waiting) == (4, 1, 2, 0)
+    assert [request.num_output for request in reading.sample[:3]] == [30, 30, 30]
+
+
+def test_request_that_is_placed_anew_does_not_count_again() -> None:
+    state = a_state()
+    state.place(a_placement_request("r"), now=0.0)
+    state.place(a_placement_request("r", attempt=2, excluded=frozenset({WorkerId("d0")})), now=0.1)
+    assert read(state).num_arrived == 1
+
+
+def test_refused_requests_count_as_asked_for_and_missed() -> None:
+    state = a_state()
+    refused = state.place(a_placement_request("r"), 0.0, turns_away=True)
+    assert refused is not None
+    reading = read(state)
+    assert (reading.num_arrived, reading.num_missed) == (1, 1)
+
+
+def test_retiring_worker_gets_no_requests_until_it_is_no_longer_named() -> None:
+    state = a_state()
+    read(state, "d0", now=0.0)
+    placed = [state.place(a_placement_request(f"r{number}"), now=0.1) for number in range(8)]
+    assert {answer.decode for answer in placed if isinstance(answer, Placement)} == {"d1"}
+    assert read(state, now=0.2).decode.open_requests == {"d0": 0, "d1": 8}
+    placed = [state.place(a_placement_request(f"s{number}"), now=0.3) for number in range(8)]
+    assert WorkerId("d0") in {answer.decode for answer in placed if isinstance(answer, Placement)}
+
+
+def test_retirement_ends_if_nobody_repeats_it() -> None:
+    state = a_state()
+    read(state, "d0", now=0.0)
+    later = RETIRING_S + 1.0
+    for report in (a_prefill_report("p0"), a_decode_report("d0", "p0"), a_decode_report("d1", "p0")):
+        state.handle(report, later)
+    placed = [state.place(a_placement_request(f"r{number}"), now=later) for number in range(8)]
+    assert WorkerId("d0") in {answer.decode for answer in placed if isinstance(answer, Placement)}
+
+
+def test_only_workers_still_get_requests_while_all_of_them_retire() -> None:
+    state = a_state(num_decode=1)
+    read(state, "d0", "p0", now=0.0)
+    assert isinstance(state.place(a_placement_request("r"), now=0.1), Placement)
+
+
+def test_pool_without_workers_keeps_the_figures_of_its_last_engines() -> None:
+    state = a_state()
+    before = read(state).prefill.engine
+    assert before is not None
+    later = 100.0
+    state.handle(a_decode_report("d0", ""), later)
+    reading = read(state, now=later)
+    assert reading.prefill.open_requests == {}
+    assert reading.prefill.engine == before
+
+
+def test_objectives_of_the_sample_are_those_that_count() -> None:
+    load = OfferedLoad(SloConfig())
+    load.asked(a_placement_request("a"), 0.0)
+    load.asked(a_placement_request("b", ttft_s=0.2, tpot_s=0.01), 1.0)
+    plain, own = load.sample()
+    assert (plain.ttft_s, plain.ttft_per_prefill, plain.tpot_s) == (1.0, 3.0, 0.05)
+    assert (own.ttft_s, own.ttft_per_prefill, own.tpot_s) == (0.2, 0.0, 0.01)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["ask", "end", "leave"])), max_size=200))
+def test_invariants_hold_whatever_comes(steps: list[tuple[int, str]]) -> None:
+    state, now = a_state(), 0.0
+    for number, step in steps:
+        now += 0.02
+        match step:
+            case "ask":
+                state.place(a_placement_request(f"r{number}"), now)
+            case "end":
+                state.handle(ended(f"r{number}"), now)
+            case "leave":
+                state.handle(ended(f"r{number}", num_output=None), now)
+        state.validate()
+
+
+def test_sample_is_bounded_and_holds_the_newest() -> None:
+    load = OfferedLoad(SloConfig())
+    for number in range(3 * SAMPLE_SIZE):
+        load.asked(PlacementRequest(request_id=RequestId(f"r{number}"), num_prompt_tokens=number + 1), float(number))
+        load.validate()
+    sample = load.sample()
+    assert [request.num_prompt for request in sample] == list(range(2 * SAMPLE_SIZE + 1, 3 * SAMPLE_SIZE + 1))
