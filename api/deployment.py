@@ -3,6 +3,7 @@
 import gc
 import random
 import sys
+from collections.abc import Sequence
 
 from ray.serve.handle import DeploymentHandle
 
@@ -48,8 +49,9 @@ class Ingress:
     """One ingress replica."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, config: AppConfig, scheduler: DeploymentHandle, prefill: DeploymentHandle, decode: DeploymentHandle
+        self, config: AppConfig, deployments: Sequence[DeploymentHandle]
     ) -> None:
+        """`deployments`: all others of the application."""
         set_up_logging()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         join_cluster(config.network.tls)
@@ -64,9 +66,7 @@ class Ingress:
             decode=DecodeClient(peers),
             observer=receipts,
         )
-        cluster = ClusterHandle(
-            self._scheduling, scheduler_peer, [scheduler, prefill, decode], config.ingress.metrics_max_age_s
-        )
+        cluster = ClusterHandle(self._scheduling, scheduler_peer, list(deployments), config.ingress.metrics_max_age_s)
         self._state = ChatState(config.state)
         self._audit = AuditWriter(self._state)
         frontend = self._frontend = await Frontend.start(config, self._start_session, self._audit)

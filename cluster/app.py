@@ -7,15 +7,20 @@ from typing import Any
 
 from ray import serve
 from ray.serve import Application
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from ray.serve.schema import LoggingConfig
 
 from api.deployment import Ingress
 from cluster.config.application import AppConfig, parse
 from cluster.config.node_choice import NodeChoice
 from cluster.config.pools import PoolConfig
+from cluster.config.scaling import PoolBounds, ScalingConfig
 from cluster.engine_checks.arguments import check_arguments
+from cluster.messages.ids import Pool
 from cluster.observability.logging import LEVEL_VARIABLE
 from cluster.repository import resolve_model
+from cluster.scaling.deployment import PoolScaler
+from cluster.scaling.serve_policy import keep_size
 from decode.deployment import DecodeWorker
 from prefill.deployment import PrefillWorker
 from router.deployment import Scheduler
@@ -43,10 +48,15 @@ def build(args: dict[str, Any]) -> Application:
     """
     config = parse(args)
     check_arguments(config)
-    scheduler = _scheduler(config)
-    prefill = _pool(PrefillWorker, config, config.prefill).bind(config.pool(config.prefill), config.internal_network)
-    decode = _pool(DecodeWorker, config, config.decode).bind(config.pool(config.decode), config.internal_network)
-    return _ingress(config).bind(config, scheduler, prefill, decode)
+    scheduler, scaling = _scheduler(config), config.scaling
+    prefill = _pool(PrefillWorker, config, config.prefill, scaling.prefill if scaling else None)
+    decode = _pool(DecodeWorker, config, config.decode, scaling.decode if scaling else None)
+    pools = [
+        prefill.bind(config.pool(config.prefill), config.internal_network),
+        decode.bind(config.pool(config.decode), config.internal_network),
+    ]
+    deployments = [scheduler, *pools, *([_scaler(config, scaling)] if scaling else [])]
+    return _ingress(config).bind(config, deployments)
 
 
 def _scheduler(config: AppConfig) -> Application:
@@ -70,18 +80,46 @@ def _ingress(config: AppConfig) -> serve.Deployment:
     )
 
 
-def _pool(worker: type, config: AppConfig, pool: PoolConfig) -> serve.Deployment:
+def _scaler(config: AppConfig, scaling: ScalingConfig) -> Application:
+    deployment = serve.deployment(PoolScaler).options(
+        logging_config=_QUIET,
+        health_check_period_s=_HEALTH_CHECK_PERIOD_S,
+        ray_actor_options={**_on_nodes(config.scheduler, _process_environment(config)), "num_cpus": 0.0},
+    )
+    selectors = {Pool.PREFILL: config.prefill.label_selector, Pool.DECODE: config.decode.label_selector}
+    names = {Pool.PREFILL: PrefillWorker.__name__, Pool.DECODE: DecodeWorker.__name__}
+    return deployment.bind(scaling, config.internal_network, names, selectors)
+
+
+def _pool(worker: type, config: AppConfig, pool: PoolConfig, bounds: PoolBounds | None = None) -> serve.Deployment:
+    """`bounds`: None for a pool that keeps its `replicas`."""
     options = _on_nodes(pool, _process_environment(config) | pool.env)
     options |= {"num_cpus": pool.cpus, "num_gpus": pool.gpus}
     if pool.accelerator_type is not None:
         options["accelerator_type"] = pool.accelerator_type
     return serve.deployment(worker).options(
-        num_replicas=pool.replicas,
+        **_size(pool.replicas, bounds),
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         graceful_shutdown_timeout_s=pool.drain_s,
         logging_config=_QUIET,
         ray_actor_options=options,
     )
+
+
+def _size(replicas: int, bounds: PoolBounds | None) -> dict[str, Any]:
+    """Serve's options for the size of a pool. Its delays and factors are off: the policy decides alone."""
+    if bounds is None:
+        return {"num_replicas": replicas}
+    autoscaling = AutoscalingConfig(
+        min_replicas=bounds.min,
+        max_replicas=bounds.max,
+        initial_replicas=replicas,
+        upscale_delay_s=0.0,
+        downscale_delay_s=0.0,
+        downscale_to_zero_delay_s=0.0,
+        policy=AutoscalingPolicy(policy_function=keep_size),
+    )
+    return {"autoscaling_config": autoscaling}
 
 
 def _on_nodes(choice: NodeChoice, environment: dict[str, str]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from cluster.config.ingress import IngressConfig
 from cluster.config.network import LOOPBACK, NetworkConfig, is_loopback
 from cluster.config.pools import BLOCK_HASH_ALGORITHM, DEFAULT_BLOCK_SIZE, PoolConfig
 from cluster.config.safety import SafetyConfig
+from cluster.config.scaling import ScalingConfig
 from cluster.config.scheduler import SchedulerConfig
 from cluster.config.state import StateConfig
 from cluster.slo import SloConfig
@@ -43,6 +44,8 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     context: ContextConfig = ContextConfig()
     safety: SafetyConfig = SafetyConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+    scaling: ScalingConfig | None = None
+    """How many workers the pools may have. If it is missing, each pool has its `replicas`."""
     slo: SloConfig = SloConfig()
     """The objectives of the served model, by SLO class (docs/slo.md)."""
 
@@ -62,6 +65,12 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise ValueError(
                     f"{name}: gpus is {pool.gpus:g}, and an engine with these arguments takes {num_devices}: they are "
                     "tensor_parallel_size x prefill_context_parallel_size"
+                )
+            bounds = getattr(self.scaling, name) if self.scaling is not None else None
+            if bounds is not None and not bounds.min <= pool.replicas <= bounds.max:
+                raise ValueError(
+                    f"{name}: replicas is {pool.replicas}, with which the pool starts, and scaling.{name} allows "
+                    f"{bounds.min} to {bounds.max}"
                 )
         if why := engine_arguments.difference(self.engine | self.prefill.engine, self.engine | self.decode.engine):
             raise ValueError(f"engine: {why}")

@@ -24,6 +24,7 @@ def shape_of(config: Any, kind: str) -> EngineShape:
         kv_capacity_tokens=(cache.num_gpu_blocks or 0) * cache.block_size,
         block_size=cache.block_size,
         max_step_tokens=scheduling.max_num_batched_tokens,
+        max_running=scheduling.max_num_seqs,
         has_short_steps=bool(scheduling.enable_chunked_prefill),
         by_deadline=True,
         overtakes=bool(scheduling.enable_chunked_prefill),

@@ -40,6 +40,8 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     """Most tokens of one step: vLLM's max_num_batched_tokens. A longer prompt is computed in several steps, together
     with decodes.
     """
+    max_running: int = 0
+    """Most requests in a step: vLLM's max_num_seqs. Further ones wait in the engine. 0 if unknown."""
     has_short_steps: bool = False
     """Whether the engine keeps steps in which requests decode short enough for their TPOT objectives
     (router/prediction/step_chunk.py). Otherwise only `max_step_tokens` bounds a step.

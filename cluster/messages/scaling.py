@@ -39,8 +39,8 @@ class EngineReading(msgspec.Struct, frozen=True, kw_only=True):
     """KV tokens that fit into one engine's memory. 0 if it is not known."""
     max_step_tokens: int
     """Most tokens of a step."""
-    max_requests: int
-    """Most requests that a worker takes at a time."""
+    max_running: int
+    """Most requests that one worker takes, or that its engine runs in a step: the lesser of both."""
 
 
 class PoolReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,7 +56,7 @@ class ServeView:
             Replica(
                 worker=WorkerId(replica["replica_id"]),
                 deployment=name,
-                node=replica["node_id"],
+                node=replica.get("node_id"),
                 is_running=replica["state"] == "RUNNING",
             )
             for name, deployment in deployments.items()

@@ -57,9 +57,9 @@ def _decode(demand: Demand, engine: EngineReading, share: float) -> float:
     longest = max(demand.longest, engine.max_step_tokens)
     setting = DecodeWorkerSetting(
         times=StepModel(**engine.step_coefficients),
-        kv_tokens=engine.kv_capacity_tokens or engine.max_requests * longest,
+        kv_tokens=engine.kv_capacity_tokens or engine.max_running * longest,
         kv_bytes_per_token=1,
-        max_decoding=engine.max_requests,
+        max_decoding=engine.max_running,
         link=NO_LINK,
     )
     try:

@@ -48,11 +48,12 @@ class LoadReader:
 
 
 def _engine_of(state: WorkerState) -> EngineReading:
+    report = state.report
     return EngineReading(
         step_coefficients=asdict(state.model.kind.times),
-        kv_capacity_tokens=state.report.shape.kv_capacity_tokens or 0,
+        kv_capacity_tokens=report.shape.kv_capacity_tokens,
         max_step_tokens=state.max_step_tokens,
-        max_requests=state.report.max_requests,
+        max_running=min(report.max_requests, report.shape.max_running or report.max_requests),
     )
 
 

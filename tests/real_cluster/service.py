@@ -54,11 +54,13 @@ class Service:
 
     host = "127.0.0.1"
 
-    def __init__(self, folder: Path, changes: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, changes: dict[str, Any], application: dict[str, Any] | None = None) -> None:
+        """`application`: keys of the application beside `args`."""
         config = yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())
         self._data = str(folder / "state")
         changes = merged({"state": {"data_dir": self._data}}, changes)
         args = config["applications"][0]["args"] = merged(config["applications"][0]["args"], changes)
+        config["applications"][0] |= application or {}
         self.config_file = folder / "serve.yaml"
         self.config_file.write_text(yaml.safe_dump(config))
         self._config = config
@@ -183,9 +185,13 @@ class Service:
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of the samples of one metric that have these labels."""
+        return sum(self.samples(name, **labels))
+
+    def samples(self, name: str, **labels: str) -> list[float]:
+        """The samples of one metric that have these labels."""
         families = text_string_to_metric_families(self.get("/metrics").raise_for_status().text)
         samples = (sample for family in families for sample in family.samples if sample.name == name)
-        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+        return [sample.value for sample in samples if labels.items() <= sample.labels.items()]
 
     def prompt_tokens(self, pool: str) -> dict[str, int]:
         """Prompt tokens of a pool's engines so far, by where their KV came from."""

@@ -145,6 +145,7 @@ class SimulatedWorker:
             kv_capacity_tokens=setting.engine.kv_capacity_tokens,
             block_size=setting.engine.block_size,
             max_step_tokens=setting.engine.max_step_tokens,
+            max_running=setting.engine.max_decoding,
             has_short_steps=setting.engine.has_short_steps,
             by_deadline=setting.engine.by_deadline,
             overtakes=setting.engine.overtakes,

@@ -41,7 +41,9 @@ def a_config(
         cache_config=SimpleNamespace(cache_dtype=cache_dtype, num_gpu_blocks=num_gpu_blocks, block_size=16),
         parallel_config=SimpleNamespace(tensor_parallel_size=num_ranks),
         speculative_config=draft,
-        scheduler_config=SimpleNamespace(max_num_batched_tokens=8192, enable_chunked_prefill=is_chunked),
+        scheduler_config=SimpleNamespace(
+            max_num_batched_tokens=8192, max_num_seqs=64, enable_chunked_prefill=is_chunked
+        ),
     )
 
 

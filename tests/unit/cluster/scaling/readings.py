@@ -14,7 +14,7 @@ ENGINE = EngineReading(
     step_coefficients=asdict(step_model(QWEN3_32B, H100, 2)),
     kv_capacity_tokens=kv_capacity_tokens(QWEN3_32B, H100, 2),
     max_step_tokens=2048,
-    max_requests=256,
+    max_running=256,
 )
 SAMPLE = [OfferedRequest(1000 + 10 * number, 0, 200, 1.0, 3.0, 0.05) for number in range(100)]
 
