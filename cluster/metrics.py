@@ -10,8 +10,10 @@ import msgspec
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from cluster.messages.ids import Pool
 from cluster.messages.placement import Placement, Rejection
 from cluster.messages.views import ClusterView
+from cluster.network.certificates import own_certificates
 from cluster.network.strangers import STRANGERS
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -143,7 +145,12 @@ EXPECTED_REQUESTS = Gauge(
 SCALING_CORRECTION = Gauge(
     "baton_scaling_correction", "Workers that turned out to be needed for each one that the latency models ask for."
 )
-LINKS = Gauge("baton_links", "Links: pairs of a prefill and a decode worker between which a handoff has worked.")
+LINKS = Gauge(
+    "baton_links",
+    "Links of each decode worker: prefill workers from which a handoff to it has worked. 0 for a worker that gets no "
+    "handoffs.",
+    ["decode"],
+)
 PLACED = Gauge("baton_placed_requests", "Open requests that are charged to a worker, by worker.", ["pool", "worker"])
 INDEX_BLOCKS = Gauge(
     "baton_prefix_index_blocks", "Different KV blocks that the Scheduler knows to be cached by a worker."
@@ -206,11 +213,29 @@ class _StrangersCollector:
 REGISTRY.register(_StrangersCollector())
 
 
-def set_link_speeds(view: ClusterView) -> None:
+class _CertificateCollector:
+    """Exports when the certificate of this process ends, if its connections are encrypted."""
+
+    def collect(self) -> Iterator[Metric]:
+        if (own := own_certificates()) is not None:
+            yield GaugeMetricFamily(
+                "baton_certificate_expires_seconds",
+                "Unix time at which the certificate ends that this process uses for new connections (network.tls).",
+                own.contexts().expires_at,
+            )
+
+
+REGISTRY.register(_CertificateCollector())
+
+
+def set_links(view: ClusterView) -> None:
     """Set the metrics of all links. Links of workers that are gone disappear."""
+    LINKS.clear()
     LINK_LATENCY.clear()
     LINK_BANDWIDTH.clear()
     for decode in view.workers:
+        if decode.pool is Pool.DECODE:
+            LINKS.labels(decode.worker).set(len(decode.links))
         for prefill, speed in decode.links.items():
             if speed is not None:
                 LINK_LATENCY.labels(prefill, decode.worker).set(speed.latency_s)

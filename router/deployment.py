@@ -59,11 +59,10 @@ def export(state: RouterState, now: float) -> None:
     view = state.view(now)
     metrics.WORKERS.labels("prefill").set(view.num_prefill)
     metrics.WORKERS.labels("decode").set(view.num_decode)
-    metrics.LINKS.set(view.num_links)
     metrics.PLACED.clear()  # drops workers that are gone
     for worker in view.workers:
         metrics.PLACED.labels(worker.pool, worker.worker).set(worker.num_placed)
-    metrics.set_link_speeds(view)
+    metrics.set_links(view)
     metrics.HOLDS.clear()  # drops holds that are over
     for held in state.suspects.held(now):
         metrics.HOLDS.labels(held.ingress, held.worker).set(held.seconds)

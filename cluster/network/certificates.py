@@ -44,6 +44,8 @@ class Contexts(NamedTuple):
 
     listening: ssl.SSLContext
     connecting: ssl.SSLContext
+    expires_at: float
+    """Unix time at which the certificate ends that both sides show."""
 
 
 class Certificates:
@@ -120,6 +122,7 @@ def _loaded(files: Mapping[str, str]) -> Contexts:
         contexts = Contexts(
             _context(ssl.PROTOCOL_TLS_SERVER, files),
             _context(ssl.PROTOCOL_TLS_CLIENT, files),
+            own.not_valid_after_utc.timestamp(),
         )
         _try(contexts)
     except ssl.SSLCertVerificationError as error:

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography.x509 import load_pem_x509_certificate
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from cluster.config.application import parse
 from cluster.config.network import TlsConfig
 from cluster.messages.ids import Address
+from cluster.metrics import render, scrape
 from cluster.network.certificates import LOOK_INTERVAL_S, MAX_FILE_BYTES, Certificates, use_certificates
 from cluster.rpc.connection import Connection, ConnectionLost, Service
 from cluster.rpc.listener import Listener, connect
@@ -30,6 +32,28 @@ AUTHORITY, OTHER = Authority(), Authority("other")
 def files(tmp_path: Path) -> Iterator[TlsConfig]:
     yield AUTHORITY.issued(tmp_path / "node")
     use_certificates(None)
+
+
+def test_metric_has_the_end_of_the_certificate_in_use(files: TlsConfig, tmp_path: Path) -> None:
+    use_certificates(files)
+    (ends,) = [line for line in _page() if line.startswith("baton_certificate_expires_seconds{")]
+    expected = load_pem_x509_certificate(Path(files.certificate).read_bytes()).not_valid_after_utc.timestamp()
+    assert float(ends.split()[-1]) == expected
+    clock = Clock()
+    certificates = Certificates(files, clock)
+    AUTHORITY.issued(tmp_path / "node", age=-DAY / 2)
+    assert certificates.contexts().expires_at == expected
+    clock.look()
+    assert certificates.contexts().expires_at > expected
+
+
+def test_process_without_tls_has_no_such_metric() -> None:
+    use_certificates(None)
+    assert not [line for line in _page() if "baton_certificate_expires_seconds" in line]
+
+
+def _page() -> list[str]:
+    return render([scrape("ingress", "a")]).decode().splitlines()
 
 
 class Clock:
@@ -162,7 +186,8 @@ def test_certificate_of_an_authority_between_is_accepted_with_its_chain_and_by_t
 
 
 def test_contexts_speak_nothing_older_than_tls_1_3_and_want_a_certificate(files: TlsConfig) -> None:
-    for context in Certificates(files).contexts():
+    contexts = Certificates(files).contexts()
+    for context in (contexts.listening, contexts.connecting):
         assert context.minimum_version is ssl.TLSVersion.TLSv1_3
         assert context.verify_mode is ssl.CERT_REQUIRED
 

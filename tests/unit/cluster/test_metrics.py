@@ -15,7 +15,7 @@ from cluster.metrics import (
     count_placement,
     render,
     scrape,
-    set_link_speeds,
+    set_links,
 )
 from tests.unit.factories import a_decode_view, a_prefill_view, a_view
 
@@ -72,11 +72,11 @@ def test_nothing_scraped_is_an_empty_page() -> None:
 def test_process_offers_its_own_registry() -> None:
     before = render([scrape("ingress", "a")])
     REQUESTS.labels("P->D", "finished").inc()
-    LINKS.set(4)
+    LINKS.labels("d0").set(4)
     page = render([scrape("ingress", "a")])
     assert page != before
     assert b"# TYPE baton_requests_total counter\n" in page
-    assert b'baton_links{deployment="ingress",replica="a"} 4.0\n' in page
+    assert b'baton_links{decode="d0",deployment="ingress",replica="a"} 4.0\n' in page
     assert b"_created" not in page
 
 
@@ -86,12 +86,16 @@ def test_scrape_survives_the_way_between_processes() -> None:
 
 
 def test_speed_of_a_link_is_shown_as_long_as_there_is_the_link() -> None:
-    set_link_speeds(a_view(a_prefill_view("p0"), a_decode_view("d0", connected="p0")))
+    set_links(a_view(a_prefill_view("p0"), a_decode_view("d0", connected="p0")))
     page = render([scrape("scheduler", "s")])
     assert b'baton_link_latency_seconds{decode="d0",deployment="scheduler",prefill="p0",replica="s"} 0.001\n' in page
     assert b'baton_link_bytes_per_second{decode="d0",deployment="scheduler",prefill="p0",replica="s"} 1e+09\n' in page
-    set_link_speeds(a_view(a_prefill_view("p0"), a_decode_view("d0", connected="")))
-    assert b'prefill="p0"' not in render([scrape("scheduler", "s")])
+    assert b'baton_links{decode="d0",deployment="scheduler",replica="s"} 1.0\n' in page
+    set_links(a_view(a_prefill_view("p0"), a_decode_view("d0", connected="")))
+    page = render([scrape("scheduler", "s")])
+    assert b'prefill="p0"' not in page
+    assert b'baton_links{decode="d0",deployment="scheduler",replica="s"} 0.0\n' in page
+    assert page.count(b"baton_links{") == 1  # none of the prefill worker
 
 
 @pytest.mark.parametrize(
