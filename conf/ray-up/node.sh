@@ -1,9 +1,28 @@
 #!/bin/bash
 # Installs Baton on a node: the locked environment and the compiled modules. `setup_commands` of the cluster files runs this script on
 # every node, as the SSH user. A node with an NVIDIA driver gets the GPU environment, another one the CPU environment (Makefile).
-# Running it again installs only what has changed.
+# Running it again installs only what has changed. `node.sh certificates` installs the certificate alone (copy-certificates.sh).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+install_certificate() {
+  local tls=conf/ray-up/tls file
+  grep -q '^ *tls:' conf/ray-up/serve.yaml || return 0
+  for file in tls.crt tls.key ca.crt; do
+    [ -s "$tls/$file" ] || {
+      echo "$tls/$file is missing: conf/ray-up/serve.yaml has network.tls, which needs it (docs/clusters.md)" >&2
+      exit 1
+    }
+  done
+  chmod 600 "$tls"/*
+  sudo install -d -o "$(id -u)" -m 700 /etc/baton/tls
+  install -m 600 "$tls"/{tls.crt,tls.key,ca.crt} /etc/baton/tls
+}
+
+if [ "${1:-}" = certificates ]; then
+  install_certificate
+  exit
+fi
 
 environment="$HOME/cluster.env"
 chmod 600 "$environment" conf/ray-up/cluster.env 2>/dev/null || true
@@ -15,13 +34,7 @@ chmod 600 "$environment" conf/ray-up/cluster.env 2>/dev/null || true
   done
 )
 
-tls=conf/ray-up/tls
-for file in tls.crt tls.key ca.crt; do
-  [ -s "$tls/$file" ] || { echo "$tls/$file is missing: TLS between the nodes needs it (docs/clusters.md)" >&2; exit 1; }
-done
-chmod 600 "$tls"/*
-sudo install -d -o "$(id -u)" -m 700 /etc/baton/tls
-install -m 600 "$tls"/{tls.crt,tls.key,ca.crt} /etc/baton/tls
+install_certificate
 
 # make, a C compiler and Python's headers are for the compiled modules, libnuma1 for vLLM's CPU build
 if ! { command -v python3.11 && command -v make && command -v g++; } >/dev/null; then

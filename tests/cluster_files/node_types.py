@@ -20,6 +20,8 @@ RAY_UP = ROOT / "conf/ray-up"
 RAY_SERVICE = ROOT / "conf/kuberay/rayservice.yaml"
 CLOUDS = ("aws", "gcp")
 FILES = (*CLOUDS, "kuberay")
+REQUIRED = ("BATON_DATABASE_URL", "BATON_REDIS_URL", "BATON_MASTER_KEY", "BATON_CLUSTER_SECRET", "RAY_AUTH_TOKEN")
+"""Variables of a node's environment that must have a value."""
 SCHEDULER_CPUS = 0.1
 """CPUs of the Scheduler (cluster/app.py)."""
 
@@ -42,8 +44,10 @@ def serve_config() -> dict[str, Any]:
     return dict(yaml.safe_load((RAY_UP / "serve.yaml").read_text()))
 
 
-def application() -> AppConfig:
-    (deployed,) = serve_config()["applications"]
+def application(file: str = "aws") -> AppConfig:
+    """The application that a cluster file's nodes are for."""
+    config = yaml.safe_load(ray_service()["spec"]["serveConfigV2"]) if file == "kuberay" else serve_config()
+    (deployed,) = config["applications"]
     return parse(deployed["args"])
 
 
@@ -59,9 +63,9 @@ def node_types(file: str) -> dict[str, dict[str, Any]]:
     return dict(autoscaling_config(file)["available_node_types"])
 
 
-def demands() -> dict[str, list[dict[str, float]]]:
+def demands(file: str = "aws") -> dict[str, list[dict[str, float]]]:
     """What each replica of a deployment asks of a node, as cluster/app.py gives it to Ray."""
-    config = application()
+    config = application(file)
     return {
         "prefill": [_of_worker(config.prefill)] * config.prefill.replicas,
         "decode": [_of_worker(config.decode)] * config.decode.replicas,
@@ -87,6 +91,12 @@ def launched(file: str, wanted: list[dict[str, float]]) -> dict[str, int]:
     )
     assert reply.infeasible_resource_requests == []
     return {launch.instance_type: launch.count for launch in reply.to_launch}
+
+
+def num_fitting(file: str, node_type: str, demand: dict[str, float]) -> int:
+    """How many replicas that ask for this fit on a node."""
+    resources = node_types(file)[node_type]["resources"]
+    return int(min(resources.get(name, 0) // amount for name, amount in demand.items()))
 
 
 def _of_worker(pool: PoolConfig) -> dict[str, float]:

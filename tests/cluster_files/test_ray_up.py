@@ -13,10 +13,9 @@ import pytest
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from cluster.config import environment
-from tests.cluster_files.node_types import CLOUDS, RAY_UP, ROOT, ray_up
+from tests.cluster_files.node_types import CLOUDS, RAY_UP, REQUIRED, ROOT, ray_up
 
-REQUIRED = ("BATON_DATABASE_URL", "BATON_REDIS_URL", "BATON_MASTER_KEY", "BATON_CLUSTER_SECRET", "RAY_AUTH_TOKEN")
-SECRETS = {"conf/ray-up/cluster.env", "conf/ray-up/tls"}
+SECRETS = {"conf/ray-up/cluster.env", "conf/ray-up/tls", "conf/kuberay/cluster.env"}
 CERTIFICATE = ("tls.crt", "tls.key", "ca.crt")
 
 
@@ -103,25 +102,84 @@ def test_example_of_the_environment_has_what_nodes_require() -> None:
     assert "RAY_gcs_storage=rocksdb" in example and "RAY_gcs_storage_path=" in example
 
 
+def stand_ins(folder: Path, **programs: str) -> dict[str, str]:
+    """An environment in which these programs are scripts of the shell."""
+    folder.mkdir(exist_ok=True)
+    for name, script in programs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{script}\n")
+        (folder / name).chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def installing(folder: Path) -> dict[str, str]:
+    """An environment in which nothing is installed: the programs that would do it print what they were asked."""
+    names = ("make", "python3.11", "g++", "sudo", "install")
+    return stand_ins(folder, **dict.fromkeys(names, 'echo "${0##*/} $@"'))
+
+
+def a_node(home: Path, missing: str | None = None, certificate: str = "x") -> Path:
+    """A home folder as `ray up` makes it, without one variable or file. Returns the script that sets the node up."""
+    files = home / "baton/conf/ray-up"
+    (files / "tls").mkdir(parents=True)
+    for name in CERTIFICATE:
+        (files / "tls" / name).write_text("" if name == missing else certificate)
+    for name in ("node.sh", "serve.yaml"):
+        (files / name).write_text((RAY_UP / name).read_text())
+    (home / "cluster.env").write_text("".join(f"{name}={'' if name == missing else 'x'}\n" for name in REQUIRED))
+    (home / ".bashrc").touch()
+    return files / "node.sh"
+
+
 @pytest.mark.parametrize("missing", [None, *REQUIRED, *CERTIFICATE])
 def test_node_is_not_set_up_without_its_environment(missing: str | None, tmp_path: Path) -> None:
     """With everything set, the script goes on to the installation, for which a stand-in of make is on the path."""
-    (tmp_path / "baton/conf/ray-up/tls").mkdir(parents=True)
-    for name in CERTIFICATE:
-        (tmp_path / "baton/conf/ray-up/tls" / name).write_text("" if name == missing else "x")
-    script = tmp_path / "baton/conf/ray-up/node.sh"
-    script.write_text((RAY_UP / "node.sh").read_text())
-    (tmp_path / "cluster.env").write_text("".join(f"{name}={'' if name == missing else 'x'}\n" for name in REQUIRED))
-    for name in ("make", "python3.11", "g++", "sudo", "install"):
-        (tmp_path / name).write_text('#!/bin/sh\necho "$0 $@"\n')
-        (tmp_path / name).chmod(0o755)
-    (tmp_path / ".bashrc").touch()
-    surroundings = {"HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    script = a_node(tmp_path, missing)
+    (script.parent / "serve.yaml").write_text("network:\n  tls: {}\n")
+    surroundings = {"HOME": str(tmp_path), **installing(tmp_path / "bin")}
     for _ in range(2):
         ran = subprocess.run(["bash", script], env=surroundings, capture_output=True, text=True)
         assert (ran.returncode == 0) is (missing is None)
         assert missing is None or missing in ran.stderr
     assert (tmp_path / ".bashrc").read_text().count("cluster.env") == (1 if missing is None else 0)
+
+
+def test_node_without_tls_needs_no_certificate(tmp_path: Path) -> None:
+    script = a_node(tmp_path)
+    for path in (script.parent / "tls").iterdir():
+        path.unlink()
+    (script.parent / "tls").rmdir()
+    (script.parent / "serve.yaml").write_text("# tls: a comment\nnetwork: {}\n")
+    surroundings = {"HOME": str(tmp_path), **installing(tmp_path / "bin")}
+    ran = subprocess.run(["bash", script], env=surroundings, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "make setup" in ran.stdout and "/etc/baton/tls" not in ran.stdout
+
+
+@pytest.mark.parametrize("fails", [None, "10.0.0.6"])
+def test_new_certificate_reaches_all_workers(fails: str | None, tmp_path: Path) -> None:
+    """A stand-in of Ray runs commands in the head's home folder, and one of SSH in that of a worker."""
+    a_node(tmp_path / "head", certificate="new")
+    workers = ("10.0.0.5", "10.0.0.6", "10.0.0.7")
+    for address in workers:
+        a_node(tmp_path / address, certificate="old")
+        (tmp_path / address / "baton/conf/ray-up/serve.yaml").write_text("network:\n  tls: {}\n")
+    addresses = "\\n".join(workers)
+    surroundings = installing(tmp_path / "bin") | stand_ins(
+        tmp_path / "bin",
+        ray=f'[ "$1" = exec ] || exec printf "{addresses}\\n"; HOME={tmp_path}/head exec bash -c "$3"',
+        ssh=f'[ "${{@: -2:1}}" = "{fails}" ] && exit 255; HOME={tmp_path}/"${{@: -2:1}}" exec bash -c "${{@: -1}}"',
+    )
+    ran = subprocess.run(
+        ["bash", RAY_UP / "copy-certificates.sh", "a.yaml"], env=surroundings, capture_output=True, text=True
+    )
+    assert ran.returncode == (0 if fails is None else 1)
+    for address in workers:
+        found = (tmp_path / address / "baton/conf/ray-up/tls/tls.crt").read_text()
+        assert found == ("old" if address == fails else "new")
+        assert (f"{address} has the certificate" in ran.stdout) is (address != fails)
+    reached = len(workers) - (fails is not None)
+    assert ran.stdout.count("install -m 600 conf/ray-up/tls/tls.crt") == reached
+    assert "make" not in ran.stdout
 
 
 @pytest.mark.parametrize("script", sorted(RAY_UP.glob("*.sh")), ids=lambda script: script.name)

@@ -1,0 +1,46 @@
+"""What `serve deploy` does to a cluster that runs, as docs/clusters.md says: by the rules of Ray Serve itself."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.cluster_files.node_types import serve_config
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Serve's own, as it is imported
+
+
+def code_version(application: dict[str, Any]) -> str:
+    """Replicas of another code version are replaced, in all deployments of the application."""
+    from ray.serve._private.deploy_utils import get_app_code_version
+    from ray.serve.schema import ServeApplicationSchema
+
+    return str(get_app_code_version(ServeApplicationSchema(**application)))
+
+
+def test_any_change_of_the_arguments_replaces_all_replicas() -> None:
+    (before,) = serve_config()["applications"]
+    after = copy.deepcopy(before)
+    after["args"]["decode"]["replicas"] += 1
+    assert code_version(after) != code_version(before)
+
+
+def test_number_of_replicas_beside_the_arguments_replaces_no_replica() -> None:
+    from ray.serve._private.config import DeploymentConfig
+    from ray.serve._private.version import DeploymentVersion
+
+    from decode.deployment import DecodeWorker
+    from prefill.deployment import PrefillWorker
+
+    (before,) = serve_config()["applications"]
+    deployments = [{"name": worker.__name__, "num_replicas": 99} for worker in (PrefillWorker, DecodeWorker)]
+    assert code_version(before | {"deployments": deployments}) == code_version(before)
+    few, many = (DeploymentVersion("1", DeploymentConfig(num_replicas=number), {}) for number in (8, 99))
+    assert few == many
+
+
+def test_one_replica_in_five_is_replaced_at_a_time_and_none_is_started_before() -> None:
+    from ray.serve._private.config import DeploymentConfig
+
+    config = DeploymentConfig()
+    assert (config.rolling_update_percentage, config.max_surge_percent) == (0.2, 0)
