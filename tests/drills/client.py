@@ -10,9 +10,10 @@ from http.client import HTTPException, HTTPResponse
 from itertools import pairwise
 from typing import Any
 
+from cluster.network.keepalive import IDLE_S, PROBE_INTERVAL_S, PROBES
 from tests.drills.word_lists import WordList, length_of
 
-ANSWERED, LEFT, CONNECTION_LOST = "answered", "left", "connection lost"
+ANSWERED, LEFT, CONNECTION_LOST, NOT_REACHED = "answered", "left", "connection lost", "not reached"
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Client:
     def __init__(self, port: int, timeout_s: float, host: str = "127.0.0.1", path: str | None = "P->D") -> None:
         """`path`: it must run there, or is refused where it cannot."""
         self.socket = socket.create_connection((host, port), timeout=timeout_s)
+        _keep_alive(self.socket)
         self._authority = f"{host}:{port}"
         self._path = path
         self.seen = Seen()
@@ -176,3 +178,11 @@ class Client:
                 self.seen.text += choice["text"]
                 self.seen.arrivals.append(time.monotonic())
             self._changed.notify_all()
+
+
+def _keep_alive(connected: socket.socket) -> None:
+    """Have the system end the connection if the other machine is gone. One whose process is silent still answers."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_INTERVAL_S)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)

@@ -24,7 +24,7 @@ class Struck:
     lost: set[psutil.Process]
     """Replicas that ran before the fault and do not run after it."""
     errors: list[dict[str, Any]]
-    """What the service said to those that it refused."""
+    """What the service said to those that it refused, and why others did not reach it."""
 
 
 def struck(
@@ -40,7 +40,7 @@ def struck(
     drill. `path`: the only one that the streams may take.
     """
     before = replicas(service)
-    traffic = Traffic(service.host, service.port, SEEDS_PER_DRILL * number, path=path)
+    traffic = Traffic(lambda: service.host, service.port, SEEDS_PER_DRILL * number, path=path)
     try:
         wait_for(lambda: traffic.outcomes[ANSWERED] > 0, within_s)
         struck_at = time.monotonic()

@@ -1,13 +1,18 @@
-"""Greedy streams whose right text is known, one after another in each of a few threads, until they are told to stop."""
+"""Greedy streams whose right text is known, one after another in each of a few threads, until they are told to stop.
+They go on while there is no ingress, and find another one that has come in its place.
+"""
 
 import itertools
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.drills.client import Client, Seen
+import httpx
+
+from tests.drills.client import NOT_REACHED, Client, Seen
 from tests.drills.participants import MODEL
 from tests.drills.word_lists import word_list
 
@@ -28,9 +33,11 @@ class Answer:
 
 class Traffic:
     def __init__(
-        self, host: str, port: int, seed: int, num_at_once: int = NUM_AT_ONCE, path: str | None = None
+        self, host: Callable[[], str], port: int, seed: int, num_at_once: int = NUM_AT_ONCE, path: str | None = None
     ) -> None:
-        """Starts. `seed`: another one finds no warm cache. `path`: the only one that the streams may take."""
+        """Starts. `host`: asked before each stream, and may raise httpx.TransportError while there is no ingress.
+        `seed`: another one finds no warm cache. `path`: the only one that the streams may take.
+        """
         self._host, self._port, self._path = host, port, path
         self._seeds = itertools.count(seed)
         self._stopping = threading.Event()
@@ -51,7 +58,7 @@ class Traffic:
 
     @property
     def errors(self) -> list[dict[str, Any]]:
-        """What the service said to those that it refused."""
+        """What the service said to those that it refused, and why others did not reach it."""
         return [answer.seen.error for answer in self.answers if answer.seen.error is not None]
 
     def longest_silence_s(self, since: float) -> float:
@@ -69,10 +76,10 @@ class Traffic:
     def _ask(self) -> Answer:
         asked_at = time.monotonic()
         try:
-            client = Client(self._port, CLIENT_TIMEOUT_S, self._host, self._path)
+            client = Client(self._port, CLIENT_TIMEOUT_S, self._host(), self._path)
             client.ask(MODEL, word_list(next(self._seeds), PROMPT_TOKENS), ANSWER_TOKENS)
-        except OSError as error:
+        except (OSError, httpx.TransportError) as error:
             self._stopping.wait(RETRY_S)
-            return Answer(repr(error), asked_at, Seen(ended_at=time.monotonic()))
+            return Answer(NOT_REACHED, asked_at, Seen(error={"message": repr(error)}, ended_at=time.monotonic()))
         client.wait_for_end(CLIENT_TIMEOUT_S)
         return Answer(client.outcome, asked_at, client.seen)

@@ -5,15 +5,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
+from tests.drills.client import ANSWERED, CONNECTION_LOST, NOT_REACHED
 from tests.drills.participants import MODEL
 from tests.drills.processes import LiveProcesses
-from tests.nodes.ray_up import DECODE, HEAD, PREFILL, RayUp
+from tests.nodes.ray_up import DECODE, HEAD, INGRESS, PREFILL, RayUp
 from tests.nodes.wire import CUT, Quality, wire
 from tests.real_cluster.service import CONTROLLER_PROCESS, wait_for
 
 LASTS_S = 20.0
 """How long the network is bad, and the head away: longer than a pull may take."""
 BACK_WITHIN_S = 120.0
+NEW_INGRESS_WITHIN_S = 240.0
+"""For a node, and then for an ingress replica and a Scheduler on it, to which the workers come back."""
 SLOW = Quality(delay_s=0.05, bytes_per_s=10e6 / 8)
 """10 Mbit/s in each direction, and 100 ms there and back."""
 HANDED_OVER = "P->D"
@@ -31,6 +34,8 @@ class NodeFault:
     """Replicas that end with it."""
     path: str | None = None
     """The only one that the streams may take. Else the Scheduler stops handing over where that takes longer."""
+    outcomes: frozenset[str] = frozenset({ANSWERED})
+    """What streams may end with. Some must be answered in any case."""
 
 
 def _gone(node_type: str) -> Callable[[RayUp], None]:
@@ -39,6 +44,14 @@ def _gone(node_type: str) -> Callable[[RayUp], None]:
         cluster.cloud.stop_node(name)
 
     return strike
+
+
+def _ingress_gone(cluster: RayUp) -> None:
+    """The load balancer of a cloud would give new requests to other ingress nodes. Here is only one."""
+    _gone(INGRESS)(cluster)
+    wait_for(cluster.is_ready, NEW_INGRESS_WITHIN_S, interval_s=0.5)
+    body = {"model": MODEL, "prompt": "1 2 3", "max_tokens": 2}
+    cluster.post("/v1/completions", body, {}).raise_for_status()
 
 
 def _head_away(cluster: RayUp) -> None:
@@ -90,4 +103,8 @@ NODE_FAULTS = {
     "between the pools: cut for 20 s": NodeFault(_between_pools(CUT), silence_s=15.0),
     "between the pools: 10 Mbit/s, 100 ms, for 20 s": NodeFault(_between_pools(SLOW), silence_s=15.0, path=HANDED_OVER),
     "between the pools: a tenth lost, for 20 s": NodeFault(_between_pools(LOSSY), silence_s=15.0, path=HANDED_OVER),
+    "the ingress node is gone": NodeFault(
+        _ingress_gone, silence_s=15.0, num_lost=2, outcomes=frozenset({ANSWERED, CONNECTION_LOST, NOT_REACHED})
+    ),
 }
+"""A new one goes to the end: its place chooses the prompts of its streams, which no other drill may have."""

@@ -32,6 +32,10 @@ CHANGES: dict[str, Any] = {
 }
 
 
+class NodeAway(httpx.ConnectError):
+    """No node of a type runs now, or more than one. Whoever waits for a service goes on waiting."""
+
+
 class RayUp:
     port = 8000
 
@@ -93,7 +97,7 @@ class RayUp:
 
     def is_ready(self) -> bool:
         try:
-            return bool(self.names(INGRESS)) and self.get("/readyz").is_success
+            return self.get("/readyz").is_success
         except httpx.TransportError:
             return False
 
@@ -102,9 +106,14 @@ class RayUp:
         return self.cloud.names({TAG_RAY_USER_NODE_TYPE: node_type})
 
     def address(self, node_type: str) -> str:
-        """Of the only node of that type."""
-        (name,) = self.names(node_type)
-        return self.cloud.address(name)
+        """Of the only node of that type. Raises NodeAway."""
+        names = self.names(node_type)
+        if len(names) != 1:
+            raise NodeAway(f"{len(names)} nodes of type {node_type} run")
+        try:
+            return self.cloud.address(names[0])
+        except KeyError as error:
+            raise NodeAway(f"the node of type {node_type} has just gone") from error
 
     def processes(self, name: str) -> list[psutil.Process]:
         """Those of that name, on all nodes."""

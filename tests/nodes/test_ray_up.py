@@ -97,7 +97,7 @@ def test_requests_are_served_without_a_head_and_it_comes_back(cluster: RayUp) ->
     """The node is switched off and on again, with its disk: Ray's GCS, its dashboard and Serve's controller end."""
     (head,) = cluster.names(HEAD)
     workers = {process for name in PLACES if name != CONTROLLER_PROCESS for process in cluster.processes(name)}
-    traffic = Traffic(cluster.host, cluster.port, seed=0)
+    traffic = Traffic(lambda: cluster.host, cluster.port, seed=0)
     try:
         wait_for(lambda: traffic.outcomes[ANSWERED] > 0, BACK_WITHIN_S)
         struck_at = time.monotonic()

@@ -129,7 +129,7 @@ def _fuzz(service: Service, num_examples: int, first_seed: int) -> None:
     processes = list(_processes(service))
     _strangers(service, SHORT_EXAMPLES, first_seed)
     base = {process: _memory_mib(process) for process in processes}
-    honest = Traffic(service.host, service.port, seed=40_000, num_at_once=1)
+    honest = Traffic(lambda: service.host, service.port, seed=40_000, num_at_once=1)
     try:
         wait_for(lambda: honest.outcomes.total() > 0, STARTED_WITHIN_S)
         calm_from = time.monotonic()
