@@ -31,6 +31,7 @@ import yaml
 from cluster.cli import audit, plan, safety, simulate
 from cluster.cli import compile as compiler
 from cluster.cli import state as cli_state
+from cluster.cli.reader import run_for_reader
 from cluster.cli.serve_run import ServeRun
 from cluster.config.application import AppConfig, parse
 from cluster.config.network import LOOPBACK, is_loopback
@@ -95,8 +96,7 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def main() -> None:
-    arguments = argument_parser().parse_args()
-    sys.exit(arguments.run(arguments))
+    sys.exit(run_for_reader(argument_parser().parse_args()))
 
 
 def argument_parser() -> argparse.ArgumentParser:

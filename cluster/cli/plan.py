@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import sys
 import textwrap
 import time
@@ -27,7 +28,7 @@ from cluster.simulation.traffic.slos import OBJECTIVES, parse_slos
 from cluster.simulation.traffic.traces import read_trace, repeated
 from cluster.simulation.traffic.workload import Arrival
 from cluster.slo import SloConfig
-from router.prediction.hardware import DEVICES, LINKS, MODELS
+from router.prediction.hardware import DEVICES, LINKS, MODELS, longest_part
 from router.prediction.roofline import ModelShape
 
 LONGEST_PROMPT = 10_000_000
@@ -37,11 +38,20 @@ refuses long contexts.
 LEAST_RATE, MOST_RATE = 1e-3, 1e9
 """Requests per second that --rate takes. Wider bounds accept loads that nobody has; narrower ones refuse small tests.
 """
+UNLIKELY_TPOT = 10.0
+"""TPOT from which an objective is taken to be in milliseconds, in seconds. Higher plans such mistakes; lower refuses
+objectives of batches.
+"""
+LEAST_MEMORY = 0.9
+"""Share of a known device's memory from which a named one is the same device. Higher refuses devices whose names round
+their memory; lower plans one of 40 GB as one of 80.
+"""
 WIDTH = 110
 """Columns of the sentences below the table. Wider breaks in narrow terminals; narrower takes more lines."""
 _EPILOG = f"""\
-models: {", ".join(MODELS)}, each also with -fp8; or a folder with a config.json
-GPUs:   {", ".join(DEVICES)}
+models: {", ".join(MODELS)}, each also with -fp8; a hub name with one of them in it; or a folder
+        with a config.json
+GPUs:   {", ".join(DEVICES)}; or the driver's name, as in "NVIDIA H100 80GB HBM3"
         prices known: {", ".join(f"{name} ${price:g}" for name, price in ASSUMED_PRICES.items())} (list prices of one
         provider on 26 August 2026; --price gives yours)
 SLOs:   {", ".join(SloClass)}; {", ".join(OBJECTIVES)}; or TTFT/TPOT or TTFT+Nx/TPOT in seconds, as for `baton simulate`
@@ -124,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{planner.heading(plan)}\n\n{plan_table(computed, simulated)}\n")
     sentences = derivation(plan, planner.demand)
     if cell is not None and simulated is not None:
-        sentences += checked(cell, computed, simulated, arguments.target, plan.least_workers)
+        sentences += checked(cell, computed, simulated, arguments.target, plan)
     print("\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in sentences))
     return 0
 
@@ -135,11 +145,12 @@ class _Planner:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         self._model, shape = _model(arguments.model)
+        self._device = _device(arguments.gpu)
         self._slos, self._link = _slos(arguments.slo), parse_link(arguments.link)
         defaults = Cluster()
         self._offer = Offer(
             model=shape,
-            hardware=DEVICES[arguments.gpu],
+            hardware=DEVICES[self._device],
             link=self._link,
             step_tokens=defaults.prefill_step_tokens,
             max_decoding=defaults.max_decoding,
@@ -150,7 +161,7 @@ class _Planner:
             demand=self.demand,
             rate_per_s=arguments.rate,
             kv_bytes_per_token=shape.kv_bytes_per_token,
-            price=arguments.price or ASSUMED_PRICES.get(arguments.gpu),
+            price=arguments.price or ASSUMED_PRICES.get(self._device),
         )
 
     def plan(self) -> CapacityPlan:
@@ -164,7 +175,7 @@ class _Planner:
         cluster = Cluster(
             model=self._model,
             shape=self._offer.model,
-            device=arguments.gpu,
+            device=self._device,
             tensor_parallel=plan.pools.tensor_parallel,
             num_workers=num_prefill + num_decode,
             link=link_of(self._link, plan.pools.tensor_parallel),
@@ -190,7 +201,7 @@ class _Planner:
         demand, arguments = self.demand, self._arguments
         price = f"${self.priced.price:g} per GPU and hour" if self.priced.price else "no price known: give --price"
         return (
-            f"{self._model} on workers of {plan.pools.tensor_parallel} {arguments.gpu} ({price}).\n"
+            f"{self._model} on workers of {plan.pools.tensor_parallel} {self._device} ({price}).\n"
             f"{arguments.rate:,g} requests/s of {demand.prompt:.0f} prompt tokens, of which caches hold "
             f"{100 * demand.hit_share:.1f} %, and {demand.output:.0f} answer tokens. "
             f"{100 * arguments.target:g} % are to meet their SLO."
@@ -208,8 +219,6 @@ class _Planner:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raise ValueError for options that name nothing, or that do not go together."""
-    if arguments.gpu not in DEVICES:
-        raise ValueError(f"unknown GPU {arguments.gpu!r}: give one of {', '.join(DEVICES)}")
     if not LEAST_RATE <= arguments.rate <= MOST_RATE:
         raise ValueError(f"--rate {arguments.rate:g}: give requests per second, from {LEAST_RATE:g} to {MOST_RATE:g}")
     lengths = (arguments.prompt, arguments.answer)
@@ -230,12 +239,32 @@ def _model(text: str) -> tuple[str, ModelShape]:
     """The name of a model and its shape."""
     folder = Path(text).expanduser()
     if not folder.is_dir() and not text.startswith(("/", ".", "~")):
-        return text.lower(), named_shape(text.lower())
+        return named_shape(text)
     try:
         config = msgspec.json.decode((folder / "config.json").read_bytes())
         return folder.resolve().name, shape_of_config(config)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{folder}: {error}") from error
+
+
+def _device(text: str) -> str:
+    """The name of a device in DEVICES, from that name or from the driver's.
+
+    Raises:
+        ValueError: there is no such device, or it is a variant with other figures.
+    """
+    name = longest_part(DEVICES, text)
+    if name is None:
+        raise ValueError(f"unknown GPU {text!r}: give one of {', '.join(DEVICES)}")
+    variant = re.search(r"\b(pcie|nvl|laptop)\b", text)
+    memory = re.search(r"(\d+) ?gi?b\b", text)
+    known_gib = DEVICES[name].memory_bytes / 2**30
+    if variant or (memory and int(memory[1]) < LEAST_MEMORY * known_gib):
+        raise ValueError(
+            f"{text!r} has other figures than the {name} of {known_gib:.0f} GiB that `baton plan` knows: give {name} "
+            "to plan with those"
+        )
+    return name
 
 
 def _slos(text: str) -> SloConfig:
@@ -245,6 +274,11 @@ def _slos(text: str) -> SloConfig:
     for objective in map(slos.of, SloClass):
         if not (objective.ttft_s > 0 and objective.tpot_s > 0):
             raise ValueError(f"--slo {text}: TTFT and TPOT must be more than 0")
+        if objective.tpot_s >= UNLIKELY_TPOT:
+            raise ValueError(
+                f"--slo {text}: a TPOT of {objective.tpot_s:g} s is {UNLIKELY_TPOT:g} s or more: give seconds, not "
+                "milliseconds, as in 0.5/0.05"
+            )
     return slos
 
 
@@ -263,6 +297,7 @@ def _document(
             "squared_cv": plan.prefill_load.squared_cv,
         },
         "decode_worker": {**msgspec.to_builtins(plan.decode), "kv_tokens": plan.kv_tokens},
+        "at_this_load": {"batch": plan.batch, "step_s": plan.step_s},
         "work_s": plan.work_s,
         "num_running": plan.num_running,
         "computed": msgspec.to_builtins(computed),

@@ -47,6 +47,12 @@ class CapacityPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that the KV memory of a worker holds."""
     num_running: float
     """Mean number of requests that are computed or generated at a time."""
+    batch: float
+    """Mean number of requests that decode on a worker at the planned rate. It is less than `decode.batch`, because
+    workers are whole.
+    """
+    step_s: float
+    """Seconds of a decode step at the planned rate."""
     work_s: float
     """Seconds of a worker that a request takes at least: its prompt in full steps, and what its answer tokens add to
     them. No placement carries much more than 1 / work_s requests per second and worker.
@@ -123,6 +129,8 @@ def plan_with(demand: Demand, rate_per_s: float, target: float, offer: Offer, si
         decode=decode,
         kv_tokens=kv_tokens,
         num_running=rate_per_s * load.busy_s + pools.num_decode * batch,
+        batch=batch,
+        step_s=times.decode_s(batch, batch * demand.context) if batch else 0.0,
         work_s=load.busy_s + demand.decoded * _token_s(demand, times),
     )
 

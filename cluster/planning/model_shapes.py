@@ -5,41 +5,46 @@ A shape is a decoder with grouped-query attention, dense or a mixture of like ex
 wrong. Layers with a sliding window count as layers with full attention, so their memory is an upper bound.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from router.prediction.hardware import MODELS
+from router.prediction.hardware import MODELS, longest_part
 from router.prediction.roofline import ModelShape
 
 FP8 = "-fp8"
 """Suffix of a name of a model whose weights have 8 bits, as vendors name such models."""
-NOT_GATED = frozenset({"bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "opt", "phi", "starcoder2"})
+NOT_GATED = frozenset({"gpt_neox", "phi", "starcoder2"})
 """Values of `model_type` whose feed-forward networks have two matrices instead of three."""
+KNOWN_TYPES = NOT_GATED | {
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "granite",
+    "llama",
+    "mistral",
+    "mixtral",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+}
+"""Values of `model_type` of models that the roofline model describes as a whole. Others may have parts that it has no
+term for: latent attention, experts that all tokens share, layers of a state-space model, an encoder.
+"""
+NOT_OF_16_OR_FP8 = frozenset(
+    {
+        *("awq", "gptq", "bnb", "gguf", "mlx", "quantized", "int4", "int8", "4bit", "8bit"),
+        *("fp4", "nvfp4", "mxfp4", "w4a16", "w8a8"),
+    }
+)
+"""Words in the name of a model whose weights are neither of 16 bits nor in fp8."""
 FULL_ATTENTION = frozenset({"full_attention", "sliding_attention", "attention"})
 """Values of `layer_types` that keep keys and values of tokens."""
-FOREIGN = {
-    "kv_lora_rank": "latent attention (MLA)",
-    "n_shared_experts": "experts that all tokens share",
-    "shared_expert_intermediate_size": "experts that all tokens share",
-    "first_k_dense_replace": "a mixture whose first layers are dense",
-    "mlp_only_layers": "a mixture with dense layers",
-    "interleave_moe_layer_step": "a mixture with dense layers",
-    "state_size": "a state-space model",
-    "mamba_d_state": "layers of a state-space model",
-    "mamba_d_conv": "layers of a state-space model",
-    "hybrid_override_pattern": "layers of a state-space model",
-    "full_attention_interval": "layers without full attention",
-    "attn_layer_period": "layers without full attention",
-    "expert_layer_period": "a mixture with dense layers",
-    "shared_intermediate_size": "experts that all tokens share",
-    "moe_num_experts": "a mixture of another form",
-    "is_encoder_decoder": "an encoder",
-}
-"""Keys of a config.json that the roofline model has no term for where they are set, and what they mean."""
-
 Size = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
@@ -64,19 +69,25 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization_config: dict[str, Any] | None = None
 
 
-def named_shape(name: str) -> ModelShape:
-    """The shape of a model in router/prediction/hardware.py. A name that ends with `-fp8` has weights of 8 bits.
+def named_shape(name: str) -> tuple[str, ModelShape]:
+    """The name and the shape of a model of router/prediction/hardware.py. Hub names are found by their longest part, as
+    engines are. A name with `fp8` in it has weights of 8 bits.
 
     Raises:
-        ValueError: there is no such model.
+        ValueError: there is no such model, or its weights have another form.
     """
-    plain = name.removesuffix(FP8)
-    if plain not in MODELS:
+    words = set(re.findall(r"[a-z0-9]+", name.lower()))
+    plain = longest_part(MODELS, name.lower())
+    if plain is None:
         raise ValueError(
             f"unknown model {name!r}: give a folder with a config.json, or one of {', '.join(MODELS)}, each also with "
             f"{FP8} at its end"
         )
-    return MODELS[plain] if plain == name else msgspec.structs.replace(MODELS[plain], bytes_per_weight=1.0)
+    if others := words & NOT_OF_16_OR_FP8:
+        raise ValueError(f"model {name!r}: {min(others)}: `baton plan` knows weights of 16 bits and fp8 only")
+    if "fp8" not in words:
+        return plain, MODELS[plain]
+    return plain + FP8, msgspec.structs.replace(MODELS[plain], bytes_per_weight=1.0)
 
 
 def shape_of_config(config: object) -> ModelShape:
@@ -116,8 +127,10 @@ def shape_of_config(config: object) -> ModelShape:
 
 
 def _refuse_foreign(config: Mapping[str, Any], parsed: ModelConfig) -> None:
-    foreign = {what for key, what in FOREIGN.items() if config.get(key)}
-    if parsed.decoder_sparse_step != 1:
+    foreign = set()
+    if parsed.model_type not in KNOWN_TYPES:
+        foreign.add(f"model_type {parsed.model_type!r}")
+    if parsed.decoder_sparse_step != 1 or config.get("mlp_only_layers"):
         foreign.add("a mixture with dense layers")
     if others := {*(parsed.layer_types or ())} - FULL_ATTENTION:
         foreign.add(f"layers of type {min(others)!r}")
@@ -131,5 +144,6 @@ def _refuse_foreign(config: Mapping[str, Any], parsed: ModelConfig) -> None:
     if foreign:
         raise ValueError(
             f"the roofline model has no term for {', '.join(sorted(foreign))}. `baton plan` knows decoders with "
-            "grouped-query attention, dense or a mixture of like experts, with weights of 16 bits or fp8"
+            "grouped-query attention, dense or a mixture of like experts, with weights of 16 bits or fp8: model_type "
+            f"is one of {', '.join(sorted(KNOWN_TYPES))}"
         )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from cluster.planning.capacity_plan import CapacityPlan
 from cluster.planning.demand import Demand
-from cluster.planning.simulated_cell import SimulatedCell
+from cluster.planning.simulated_cell import SimulatedCell, cell_rate
 from cluster.planning.sizing import Sizing
 from cluster.planning.worker_rate import ADVICE
 from cluster.simulation.results.summary import aligned
@@ -15,12 +15,12 @@ LINES: tuple[tuple[str, Callable[[Sizing], str]], ...] = (
     ("P:D", lambda s: f"1:{s.decode_per_prefill:.2f}"),
     ("GPUs", lambda s: f"{s.num_devices:,}"),
     ("requests/s per GPU", lambda s: f"{s.rate_per_device:.3g}"),
-    ("attained", lambda s: f"{100 * s.attainment:.1f} %"),
+    ("attained", lambda s: f"{100 * s.attainment:.1f} % ({_source(s)})"),
     ("tokens of requests in time", lambda s: _percent(s.token_attainment)),
-    ("goodput, requests/s", lambda s: f"{s.goodput_per_s:,.6g}"),
+    ("goodput, requests/s", lambda s: f"{s.goodput_per_s:,.6g} ({_source(s)})"),
     ("cells (Schedulers)", lambda s: f"{s.num_cells:,}"),
     ("Scheduler cores, all cells", lambda s: f"{s.scheduler_cores:.3g}"),
-    ("handoffs, GB/s", lambda s: f"{s.handoff_bytes_per_s / 1e9:,.3g}"),
+    ("handoffs if all are handed over, GB/s", lambda s: f"{s.handoff_bytes_per_s / 1e9:,.3g}"),
     ("  of a prefill worker, GB/s", lambda s: f"{s.per_prefill_worker / 1e9:.3g}"),
     ("  of a decode worker, GB/s", lambda s: f"{s.per_decode_worker / 1e9:.3g}"),
     ("$ per hour", lambda s: f"{s.costs.per_hour:,.2f}" if s.costs else "-"),
@@ -53,26 +53,30 @@ def derivation(plan: CapacityPlan, demand: Demand) -> list[str]:
         f"Decode worker: at most {limits.engine} requests by the engine, {_limit(limits.tpot, limits.engine)} by "
         f"TPOT, {limits.memory:.1f} by {plan.kv_tokens:,} KV tokens. {decode.batch:.1f} on average, in steps of "
         f"{1e3 * decode.step_s:.2f} ms: {decode.worker.rate_per_s:.4g} requests/s.",
-        f"At a time {plan.num_running:,.0f} requests run. A request takes {1e3 * plan.work_s:.2f} ms of a worker "
+        f"At this load a decode worker has {plan.batch:.1f} requests on average, in steps of {1e3 * plan.step_s:.2f} "
+        f"ms, and {plan.num_running:,.0f} requests run at a time in all.",
+        f"A request takes {1e3 * plan.work_s:.2f} ms of a worker "
         f"at least, wherever it is placed: {least:,} GPUs, if all of them are always busy and no request misses.",
     ]
 
 
-def checked(cell: SimulatedCell, computed: Sizing, simulated: Sizing, target: float, least_workers: int) -> list[str]:
-    """What the simulated cell says about the computed sizing. `least_workers`: those that serve every request."""
+def checked(cell: SimulatedCell, computed: Sizing, simulated: Sizing, target: float, plan: CapacityPlan) -> list[str]:
+    """What the simulated cell says about the computed sizing."""
     change = simulated.num_devices / computed.num_devices - 1
     at_plan = f"{100 * cell.at_plan:.1f} %" if cell.at_plan is not None else f"less than {100 * target:g} %"
     lines = [
         f"Simulated: {cell.num_prefill}P{cell.num_decode}D carries {'' if cell.is_finished else 'at least '}"
         f"{cell.rate_per_s:.4g} requests/s ({cell.num_runs} runs of {cell.run.num_requests} counted requests), and "
-        f"attains {at_plan} at the computed rate. So the cluster takes {abs(100 * change):.0f} % "
-        f"{'fewer' if change < 0 else 'more'} GPUs than computed.",
+        f"attains {at_plan} at the {cell_rate(plan):.4g} that the plan gives it. So the cluster takes "
+        f"{abs(100 * change):.0f} % {'fewer' if change < 0 else 'more'} GPUs than computed.",
+        f"The shares and the goodput of the simulated column are those of this cell at its {cell.rate_per_s:.4g} "
+        f"requests/s, the highest rate at which {100 * target:g} % of the requests and of the tokens were in time.",
         "The simulated Scheduler hands over "
         f"{100 * cell.run.by_path.get('P->D', 0.0):.0f} % of the requests, and runs the others whole where prompts "
         "and answers share steps. The computed sizing hands over all of them.",
     ]
-    if simulated.pools.num_workers < least_workers:
-        least = least_workers * simulated.pools.tensor_parallel
+    if simulated.pools.num_workers < plan.least_workers:
+        least = plan.least_workers * simulated.pools.tensor_parallel
         lines.append(
             f"The simulated sizing is below the {least:,} GPUs that serve every request: what it saves are the tokens "
             f"of requests that miss. Plan with {least:,} GPUs."
@@ -80,6 +84,11 @@ def checked(cell: SimulatedCell, computed: Sizing, simulated: Sizing, target: fl
     if not cell.is_finished:
         lines.append("The search ended early, by --cpu-seconds or for want of requests, so the rate is a lower bound.")
     return lines
+
+
+def _source(sizing: Sizing) -> str:
+    """Where the share of a sizing comes from."""
+    return "target" if sizing.token_attainment is None else "cell"
 
 
 def _percent(share: float | None) -> str:

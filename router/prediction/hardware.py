@@ -5,16 +5,15 @@ comment. `tests/unit/router/prediction/test_roofline.py` and `tests/sim/test_cal
 published measurements.
 """
 
-from collections.abc import Mapping
-from typing import Final, TypeVar
+import re
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from cluster.messages.transport import LinkSpeed
 from router.prediction.roofline import Hardware, ModelShape, step_model
 from router.prediction.step_model import StepModel
-
-T = TypeVar("T")
 
 _GIB = 2**30
 
@@ -25,6 +24,7 @@ LLAMA_3_1_405B: Final = ModelShape(
 )
 QWEN2_5_72B: Final = ModelShape(layers=80, hidden=8192, heads=64, kv_heads=8, head_dim=128, ffn=29568, vocab=152064)
 QWEN3_8B: Final = ModelShape(layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn=12288, vocab=151936)
+QWEN3_14B: Final = ModelShape(layers=40, hidden=5120, heads=40, kv_heads=8, head_dim=128, ffn=17408, vocab=151936)
 QWEN3_32B: Final = ModelShape(layers=64, hidden=5120, heads=64, kv_heads=8, head_dim=128, ffn=25600, vocab=151936)
 QWEN3_30B_A3B: Final = ModelShape(
     layers=48,
@@ -74,6 +74,7 @@ MODELS: Final[dict[str, ModelShape]] = {
     "llama-3.1-405b": LLAMA_3_1_405B,
     "qwen2.5-72b": QWEN2_5_72B,
     "qwen3-8b": QWEN3_8B,
+    "qwen3-14b": QWEN3_14B,
     "qwen3-32b": QWEN3_32B,
     "qwen3-30b-a3b": QWEN3_30B_A3B,
     "qwen3-235b-a22b": QWEN3_235B_A22B,
@@ -192,15 +193,19 @@ def prior(kind: str) -> StepModel | None:
     "<model>|<device>|tp<devices>|...". Further fields, such as the engine's version and pool, do not change the prior.
     """
     model, device, *rest = [*kind.lower().split("|"), "", ""]
-    shape, hardware = _longest(MODELS, model), _longest(DEVICES, device)
-    if shape is None or hardware is None:
+    model_name, device_name = longest_part(MODELS, model), longest_part(DEVICES, device)
+    if model_name is None or device_name is None:
         return None
+    shape, hardware = MODELS[model_name], DEVICES[device_name]
     if "fp8" in model:
         shape = msgspec.structs.replace(shape, bytes_per_weight=1.0)
     sizes = [int(field[2:]) for field in rest if field.startswith("tp") and field[2:].isdecimal()]
     return step_model(shape, hardware, max(1, *sizes, 1))
 
 
-def _longest(named: Mapping[str, T], text: str) -> T | None:
-    """The entry with the longest name that is part of the text: some names are parts of longer names."""
-    return named.get(max((name for name in named if name in text), key=len, default=""))
+def longest_part(names: Iterable[str], text: str) -> str | None:
+    """The longest of the names that the text contains as whole words: some names are parts of longer ones, and "GH200"
+    is no H200. `text`: in lower case.
+    """
+    found = (name for name in names if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", text))
+    return max(found, key=len, default=None)

@@ -1,12 +1,14 @@
 """`baton plan` from its command line to its table and JSON."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from cluster.cli.main import main
+from cluster.cli.reader import READER_HAS_LEFT
 
 LOAD = ("--model", "qwen3-32b", "--gpu", "h100", "--rate", "100")
 LENGTHS = ("--prompt", "2000", "--answer", "300")
@@ -30,6 +32,9 @@ def test_table_has_both_sizings_and_progress_goes_elsewhere(
     assert ["computed", "simulated"] in [line.split() for line in out.splitlines()]
     assert {"prefill workers", "decode workers", "P:D", "GPUs", "$ per million tokens"} <= lines.keys()
     assert "Bottleneck: prefill" in out and "requests/s" in out
+    assert "90.0 % (target)" in lines["attained"] and "% (cell)" in lines["attained"]
+    assert "handoffs if all are handed over, GB/s" in lines
+    assert "At this load a decode worker has" in out and "those of this cell at its" in out
     assert "req/s: 100.0 % within SLO" in err
 
 
@@ -71,6 +76,35 @@ def test_figures_are_those_that_were_computed_by_hand(
         31_668 * 6 / 3600 / 200_000 / 300 * 1e6: computed["costs"]["per_million_answer_tokens"],
     }
     assert list(known.values()) == pytest.approx(list(known), rel=5e-3)
+
+
+def test_names_of_a_hub_and_of_the_driver_are_those_of_the_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = ("--rate", "100", *LENGTHS, "--no-simulation")
+    assert plan(monkeypatch, "--model", "Qwen/Qwen3-32B", "--gpu", "NVIDIA H100 80GB HBM3", *load) == 0
+    long = capsys.readouterr().out
+    assert plan(monkeypatch, *LOAD[:4], *load) == 0
+    assert long == capsys.readouterr().out
+
+
+def test_step_at_this_load_is_not_longer_than_at_the_most(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan(monkeypatch, *LOAD, *LENGTHS, "--no-simulation", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    now, most = document["at_this_load"], document["decode_worker"]
+    assert 0 < now["batch"] <= most["batch"] and 0 < now["step_s"] <= most["step_s"]
+
+
+def test_reader_that_leaves_is_no_error() -> None:
+    command = " ".join(
+        ["-c", "'from cluster.cli.main import main; main()'", "plan", *LOAD, *LENGTHS, "--no-simulation"]
+    )
+    ran = subprocess.run(
+        ["bash", "-c", f"{sys.executable} {command} | true; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stderr) == (READER_HAS_LEFT, "")
 
 
 @pytest.mark.parametrize(
@@ -129,6 +163,11 @@ def test_mix_and_trace_and_folder_are_planned(
     ("arguments", "message"),
     [
         (("--gpu", "h101"), "unknown GPU 'h101': give one of a100, h100"),
+        (("--gpu", "NVIDIA GH200 480GB"), "unknown GPU 'nvidia gh200 480gb'"),
+        (("--gpu", "NVIDIA L40"), "unknown GPU 'nvidia l40'"),
+        (("--gpu", "NVIDIA H100 PCIe"), "has other figures than the h100 of 80 GiB"),
+        (("--gpu", "NVIDIA A100-SXM4-40GB"), "has other figures than the a100 of 80 GiB"),
+        (("--slo", "500/50"), "give seconds, not milliseconds"),
         (("--model", "gpt-5"), "unknown model 'gpt-5'"),
         (("--model", "/nowhere"), "/nowhere/config.json"),
         (("--rate", "0"), "from 0.001 to 1e+09"),

@@ -44,6 +44,7 @@ def test_kv_cache_holds_what_the_example_says() -> None:
     [
         ("llama-3.1-8b", 131_072),
         ("qwen3-8b", 147_456),
+        ("qwen3-14b", 163_840),
         ("qwen3-32b", 262_144),
         ("llama-3-70b", 327_680),
         ("qwen2.5-72b", 327_680),
@@ -60,7 +61,14 @@ def test_tokens_take_the_kv_bytes_that_are_published(name: str, num_bytes: int) 
 
 
 @pytest.mark.parametrize(
-    ("name", "billions"), [("qwen3-32b", 32.8), ("llama-3-70b", 70.6), ("qwen3-30b-a3b", 30.5), ("mixtral-8x7b", 46.7)]
+    ("name", "billions"),
+    [
+        ("qwen3-14b", 14.8),
+        ("qwen3-32b", 32.8),
+        ("llama-3-70b", 70.6),
+        ("qwen3-30b-a3b", 30.5),
+        ("mixtral-8x7b", 46.7),
+    ],
 )
 def test_models_have_the_weights_that_are_published(name: str, billions: float) -> None:
     shape = hardware.MODELS[name]
