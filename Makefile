@@ -18,7 +18,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scheduler bench-context bench-safety bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scaling bench-scheduler bench-context bench-safety bench-chat-state demo-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -122,6 +122,9 @@ bench-request: $(STAMP) compile ## measure the cost of a request before it reach
 
 bench-placement: $(STAMP) compile ## measure placements per second on one core of the Scheduler: a minute
 	$(BIN)/python -m bench.placement
+
+bench-scaling: $(STAMP) compile ## compare autoscalers on recorded traces in the simulator: TRACES=<folder>, 20 minutes
+	$(BIN)/python -m bench.scaling --traces $(TRACES) $(ARGS)
 
 bench-scheduler: $(STAMP) compile ## measure the Scheduler with a thousand workers, through sockets: two minutes
 	$(BIN)/python -m bench.scheduler.load $(ARGS)

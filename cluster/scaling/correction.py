@@ -22,9 +22,9 @@ needed; lower misses for longer.
 """
 MOST_RISE: Final = 0.2
 """Most growth of the factor at a time. Higher overshoots after a burst of misses; lower misses for longer."""
-FALL: Final = 0.02
-"""Fall of the factor each time that attainment is well above the target. Higher finds the edge by missing it; lower
-keeps workers for longer than they are needed.
+MOST_FALL: Final = 0.06
+"""Fall of the factor each time that no request at all has missed. It is less where some have, and none half-way to the
+target. Higher finds the edge by missing it; lower keeps workers for longer than they are needed.
 """
 CLOSE: Final = 1.25
 """Ratio up to which attainment says something of the factor, as a multiple of the factor. Higher takes good times of
@@ -68,7 +68,8 @@ class Correction:
         if lacks > doubt:
             if self._is_settled:
                 self.factor = max(self.factor, min(usual, self.factor * CLOSE) * (1 + min(MOST_RISE, RISE * lacks)))
-        elif -lacks > (1 - self._target) / 2 and usual < CLOSE * self.factor:
-            self.factor *= 1 - FALL
+        elif usual < CLOSE * self.factor:
+            room = -lacks / (1 - self._target)  # 1 if no request has missed
+            self.factor *= 1 - MOST_FALL * max(0.0, 2 * room - 1)
         self.factor = min(max(self.factor, BOUNDS[0]), BOUNDS[1])
         self.begin_anew(num_good, num_missed, now)

@@ -35,6 +35,8 @@ class ElasticRun(NamedTuple):
     records: list[RequestRecord]
     worker_s: float
     """Seconds of all workers, from the order to the end of each."""
+    lasted_s: float
+    """Seconds until the last request had ended."""
     changes: list[SizeChange]
     """When which sizes were asked for."""
 
@@ -76,7 +78,7 @@ def simulate_elastic(
         pools = SimulatedPools(setting, scheduler)
         elastic = ElasticPools(pools, scheduler, autoscaler, starting)
         records = await serve(workload, pools, scheduler)
-        return ElasticRun(records, elastic.worker_s(), elastic.changes)
+        return ElasticRun(records, elastic.worker_s(), asyncio.get_running_loop().time(), elastic.changes)
 
     with _uncollected():
         return VirtualLoop().run(run())

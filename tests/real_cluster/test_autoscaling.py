@@ -50,7 +50,7 @@ def num_decode(service: Service) -> int:
 
 
 def test_decode_pool_grows_under_load_and_shrinks_without_a_failed_request(growing: Service) -> None:
-    traffic = Traffic(growing.host, growing.port, seed=1, num_at_once=10)
+    traffic = Traffic(lambda: growing.host, growing.port, seed=1, num_at_once=10)
     try:
         wait_for(lambda: num_decode(growing) == 2, GROWN_WITHIN_S, interval_s=1.0)
         wait_for(lambda: len(loads(growing)) == 2 and min(loads(growing)) > 0, 60.0, interval_s=0.5)
@@ -58,7 +58,7 @@ def test_decode_pool_grows_under_load_and_shrinks_without_a_failed_request(growi
         traffic.stop()
     assert traffic.outcomes.keys() == {"answered"}, traffic.errors
 
-    light = Traffic(growing.host, growing.port, seed=1000, num_at_once=1)
+    light = Traffic(lambda: growing.host, growing.port, seed=1000, num_at_once=1)
     try:
         wait_for(lambda: num_decode(growing) == 1, SHRUNK_WITHIN_S, interval_s=1.0)
         wait_for(lambda: len(growing.processes(DECODE_PROCESS)) == 1, 60.0, interval_s=1.0)
