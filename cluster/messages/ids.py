@@ -6,6 +6,8 @@ from typing import NewType
 import msgspec
 
 RequestId = NewType("RequestId", str)
+CellName = NewType("CellName", str)
+"""Name of a cell: a Scheduler with its workers, one of several that stand behind the ingresses (router/cells/)."""
 IngressId = NewType("IngressId", str)
 """Id of one ingress process, which the process makes at its start. A restarted ingress has another id."""
 WorkerId = NewType("WorkerId", str)

@@ -22,6 +22,7 @@ PURE_FOLDERS = (
     "cluster/simulation/engine",
     "cluster/simulation/results",
     "router/admission",
+    "router/cells",
     "router/links",
     "router/trust",
     "router/load",
