@@ -3,7 +3,7 @@
 import gc
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ray.serve.handle import DeploymentHandle
 
@@ -17,18 +17,17 @@ from api.server.cluster_handle import ClusterHandle
 from api.server.listener import HttpListener
 from api.server.protocol import Gatekeeper
 from api.server.receipt_log import ReceiptLog
+from api.server.scheduling import Scheduling
 from api.state.lifecycle import ChatState
 from cluster import metrics
-from cluster.clients.scheduler_client import SchedulerClient
-from cluster.clients.worker_client import DecodeClient, PrefillClient, WorkerConnections
+from cluster.clients.worker_client import DecodeClient, PrefillClient
 from cluster.config.application import AppConfig
 from cluster.messages.generation import GenerateRequest
+from cluster.messages.ids import CellName
 from cluster.observability.logging import set_up_logging
-from cluster.serve_context import claim_state, join_cluster, own_worker_id, scheduler_finder
-from router.session.fallback_placement import FallbackPlacement
+from cluster.serve_context import claim_state, join_cluster, own_worker_id
 from router.session.ports import SessionPorts
 from router.session.receipt import Terms
-from router.session.scheduler_failover import SchedulerFailover
 from router.session.session import Session
 
 SWITCH_INTERVAL_S = 0.0005
@@ -49,24 +48,22 @@ class Ingress:
     """One ingress replica."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, config: AppConfig, deployments: Sequence[DeploymentHandle]
+        self, config: AppConfig, cells: Mapping[CellName, Sequence[DeploymentHandle]]
     ) -> None:
-        """`deployments`: all others of the application."""
+        """`cells`: the deployments of each cell."""
         set_up_logging()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         join_cluster(config.network.tls)
         self._config = config.ingress
-        scheduler_peer = SchedulerClient(scheduler_finder())
-        peers = WorkerConnections(scheduler_peer, config.ingress.max_unread_tokens)
         receipts = ReceiptLog(config.ingress.keep_receipts)
-        self._scheduling = SchedulerFailover(scheduler_peer, peers, FallbackPlacement(config.slo))
+        scheduling = self._scheduling = Scheduling(config)
         self._ports = SessionPorts(
-            scheduler=self._scheduling,
-            prefill=PrefillClient(peers),
-            decode=DecodeClient(peers),
+            scheduler=scheduling.port,
+            prefill=PrefillClient(scheduling.workers),
+            decode=DecodeClient(scheduling.workers),
             observer=receipts,
         )
-        cluster = ClusterHandle(self._scheduling, scheduler_peer, list(deployments), config.ingress.metrics_max_age_s)
+        cluster = ClusterHandle(scheduling.readiness, scheduling.views, cells, config.ingress.metrics_max_age_s)
         self._state = ChatState(config.state)
         self._audit = AuditWriter(self._state)
         frontend = self._frontend = await Frontend.start(config, self._start_session, self._audit)
@@ -89,6 +86,7 @@ class Ingress:
         self._listener.check_health()
 
     async def scrape(self) -> metrics.Scrape:
+        self._scheduling.export()
         return metrics.scrape("ingress", own_worker_id())
 
     async def __del__(self) -> None:

@@ -13,14 +13,13 @@ from api.responses.running_turns import RunningTurns
 from api.responses.titles import Titles
 from api.responses.turn_generation import TurnServices
 from api.routes import (
+    cluster_views,
     completions,
     context,
     conversations,
     feedback,
     health,
-    links,
     models,
-    queue,
     responses,
     safety,
     stored_completions,
@@ -62,7 +61,7 @@ def build_http_app(
     )
     app.add_middleware(Edge, config, capacity)
     remembering = (conversations, context, responses, stored_completions, feedback, safety)
-    for routes in (completions, *remembering, models, health, links, queue, receipts_route):
+    for routes in (completions, *remembering, models, health, cluster_views, receipts_route):
         app.include_router(routes.router)
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)

@@ -14,13 +14,14 @@ from api.deployment import Ingress
 from cluster.config.application import AppConfig, parse
 from cluster.config.node_choice import NodeChoice
 from cluster.config.pools import PoolConfig
-from cluster.config.scaling import PoolBounds, ScalingConfig
+from cluster.config.scaling import PoolBounds
 from cluster.engine_checks.arguments import check_arguments
-from cluster.messages.ids import Pool
+from cluster.messages.ids import CellName, Pool
 from cluster.observability.logging import LEVEL_VARIABLE
 from cluster.repository import resolve_model
 from cluster.scaling.deployment import PoolScaler
 from cluster.scaling.serve_policy import keep_size
+from cluster.scaling.serve_view import ScaledPool
 from decode.deployment import DecodeWorker
 from prefill.deployment import PrefillWorker
 from router.deployment import Scheduler
@@ -48,24 +49,45 @@ def build(args: dict[str, Any]) -> Application:
     """
     config = parse(args)
     check_arguments(config)
-    scheduler, scaling = _scheduler(config), config.scaling
+    return _ingress(config).bind(config, {cell: _cell(config.on_nodes_of(cell), cell) for cell in config.cells.names})
+
+
+def _cell(config: AppConfig, cell: CellName) -> list[Application]:
+    """The deployments of a cell: its Scheduler and its pools. The names of deployments have the name of the cell if
+    there are several.
+    """
+    of_several = cell if config.cells.are_several else None
+
+    def of_cell(name: str) -> str:
+        return name if of_several is None else f"{name}-{of_several}"
+
+    def bound(deployment: serve.Deployment, *arguments: object) -> Application:
+        named = deployment.options(name=of_cell(deployment.name))
+        return named.bind(*arguments, config.internal_network, of_several)
+
+    scaling = config.scaling
     prefill = _pool(PrefillWorker, config, config.prefill, scaling.prefill if scaling else None)
     decode = _pool(DecodeWorker, config, config.decode, scaling.decode if scaling else None)
-    pools = [
-        prefill.bind(config.pool(config.prefill), config.internal_network),
-        decode.bind(config.pool(config.decode), config.internal_network),
+    deployments = [
+        bound(_scheduler(config), config.slo, config.scheduler),
+        bound(prefill, config.pool(config.prefill)),
+        bound(decode, config.pool(config.decode)),
     ]
-    deployments = [scheduler, *pools, *([_scaler(config, scaling)] if scaling else [])]
-    return _ingress(config).bind(config, deployments)
+    if scaling is not None:
+        scaled = {
+            Pool.PREFILL: ScaledPool(of_cell(PrefillWorker.__name__), config.prefill.label_selector),
+            Pool.DECODE: ScaledPool(of_cell(DecodeWorker.__name__), config.decode.label_selector),
+        }
+        deployments.append(bound(_scaler(config), scaling, scaled))
+    return deployments
 
 
-def _scheduler(config: AppConfig) -> Application:
-    deployment = serve.deployment(Scheduler).options(
+def _scheduler(config: AppConfig) -> serve.Deployment:
+    return serve.deployment(Scheduler).options(
         logging_config=_QUIET,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         ray_actor_options={**_on_nodes(config.scheduler, _process_environment(config)), "num_cpus": 0.1},
     )
-    return deployment.bind(config.slo, config.scheduler, config.internal_network)
 
 
 def _ingress(config: AppConfig) -> serve.Deployment:
@@ -80,15 +102,12 @@ def _ingress(config: AppConfig) -> serve.Deployment:
     )
 
 
-def _scaler(config: AppConfig, scaling: ScalingConfig) -> Application:
-    deployment = serve.deployment(PoolScaler).options(
+def _scaler(config: AppConfig) -> serve.Deployment:
+    return serve.deployment(PoolScaler).options(
         logging_config=_QUIET,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         ray_actor_options={**_on_nodes(config.scheduler, _process_environment(config)), "num_cpus": 0.0},
     )
-    selectors = {Pool.PREFILL: config.prefill.label_selector, Pool.DECODE: config.decode.label_selector}
-    names = {Pool.PREFILL: PrefillWorker.__name__, Pool.DECODE: DecodeWorker.__name__}
-    return deployment.bind(scaling, config.internal_network, names, selectors)
 
 
 def _pool(worker: type, config: AppConfig, pool: PoolConfig, bounds: PoolBounds | None = None) -> serve.Deployment:

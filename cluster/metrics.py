@@ -10,7 +10,7 @@ import msgspec
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from cluster.messages.ids import Pool
+from cluster.messages.ids import CellName, Pool
 from cluster.messages.placement import Placement, Rejection
 from cluster.messages.views import ClusterView
 from cluster.network.certificates import own_certificates
@@ -173,6 +173,15 @@ PLACEMENT = Histogram(
     "Seconds from a placement request to the Scheduler's answer, the time in its queue included.",
     buckets=(0.0005, 0.001, 0.002, *_LATENCY_BUCKETS_S),
 )
+CELL_REQUESTS = Gauge(
+    "baton_cell_requests", "Open requests of an ingress replica in each cell, where there are several.", ["cell"]
+)
+CELL_LEFT = Counter(
+    "baton_cell_left_requests",
+    "Requests that left a cell for another one, by the cell that they left and the reason: its Scheduler or its "
+    "workers were away, it refused for the load, it had no worker for the request, or it drained.",
+    ["cell", "reason"],
+)
 STEP_ERROR = Gauge(
     "baton_step_prediction_error",
     "Moving average of the relative error of predicted engine steps, for steps that compute prompts and steps that "
@@ -273,6 +282,8 @@ class Scrape(msgspec.Struct, frozen=True):
     deployment: str
     replica: str
     families: list[Family]
+    cell: CellName | None = None
+    """The cell of the process, if there are several. An ingress replica belongs to none."""
 
 
 def scrape(deployment: str, replica: str) -> Scrape:
@@ -286,7 +297,7 @@ def scrape(deployment: str, replica: str) -> Scrape:
 
 def render(scrapes: Iterable[Scrape], num_missing: Mapping[str, int] | None = None) -> bytes:
     """The Prometheus page of all processes. Metrics of one name are merged; the labels `deployment` and `replica` tell
-    their samples apart.
+    their samples apart, and `cell` the cells if there are several.
 
     `num_missing` is the number of replicas without a scrape, by deployment.
     """
@@ -302,6 +313,7 @@ class _Merged:
         merged: dict[str, Metric] = {}
         for one in self._scrapes:
             labels = {"deployment": one.deployment, "replica": one.replica}
+            labels |= {"cell": one.cell} if one.cell is not None else {}
             for family in one.families:
                 metric = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 for sample in family.samples:

@@ -13,9 +13,10 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 
+from cluster.cell_states import CellStates
 from cluster.clients.scheduler_finder import SchedulerFinder
 from cluster.config.network import TlsConfig, is_loopback
-from cluster.messages.ids import Address, WorkerId
+from cluster.messages.ids import Address, CellName, WorkerId
 from cluster.network.certificates import use_certificates
 from cluster.network.interface import Interface, own_interface
 from cluster.network.secret import establish_secret
@@ -36,7 +37,11 @@ _STATE_NAMESPACE = b"baton_state"
 _SECRETS_NAMESPACE = b"baton_secrets"
 """Namespace of Ray's key-value store for secrets, by application."""
 _SCHEDULERS_NAMESPACE = b"baton_schedulers_"
-"""Namespace of Ray's key-value store for the registry of Schedulers. The name of the application follows."""
+"""Namespace of Ray's key-value store for the registry of Schedulers. The name of the application follows, and a
+slash and the name of the cell if there are several.
+"""
+_CELLS_NAMESPACE = b"baton_cells_"
+"""Namespace of Ray's key-value store for which cells take no new requests. The name of the application follows."""
 _SCHEDULER_ATTEMPTS, _SCHEDULER_INTERVAL_S = 20, 0.5
 """Number of attempts and seconds between them with which a worker on a loopback address asks for the Scheduler before
 it loads its engine. After the last attempt, the worker loads its engine unchecked. More or longer delays workers while
@@ -59,16 +64,31 @@ def connected_handles(deployments: Sequence[DeploymentHandle]) -> list[Deploymen
     return [handle.options() for handle in (ingress, *deployments)]  # `options` connects the handle
 
 
-def scheduler_registry() -> SchedulerRegistry:
-    """The registry of this application's Schedulers, in Ray's key-value store."""
-    return SchedulerRegistry(_RayStore(_SCHEDULERS_NAMESPACE + _application().encode()))
-
-
-def scheduler_finder() -> Callable[[], Awaitable[SchedulerRecord]]:
-    """Returns a function that finds the newest Scheduler. The function raises ConnectionLost if there is none, or none
-    that this node can reach.
+def scheduler_registry(cell: CellName | None = None) -> SchedulerRegistry:
+    """The registry of the Schedulers of a cell of this application, in Ray's key-value store. `cell` is None if the
+    application has only one.
     """
-    finder, own = SchedulerFinder(scheduler_registry().newest), own_node()
+    return registry_of(application(), cell)
+
+
+def registry_of(application: str, cell: CellName | None) -> SchedulerRegistry:
+    """As `scheduler_registry`, for an application."""
+    name = application if cell is None else f"{application}/{cell}"
+    return SchedulerRegistry(_RayStore(_SCHEDULERS_NAMESPACE + name.encode()))
+
+
+def cell_states(of_application: str | None = None) -> CellStates:
+    """Which cells of an application take no new requests, in Ray's key-value store. Without a name, it is the
+    application of this process.
+    """
+    return CellStates(_RayStore(_CELLS_NAMESPACE + (of_application or application()).encode()))
+
+
+def scheduler_finder(cell: CellName | None = None) -> Callable[[], Awaitable[SchedulerRecord]]:
+    """Returns a function that finds the newest Scheduler of a cell. The function raises ConnectionLost if there is
+    none, or none that this node can reach. `cell` is None if the application has only one.
+    """
+    finder, own = SchedulerFinder(scheduler_registry(cell).newest), own_node()
 
     async def find() -> SchedulerRecord:
         found = await finder.newest()
@@ -126,7 +146,7 @@ def claim_state(*, is_new: bool) -> None:
     """
 
     def replace(node: str) -> None:
-        _internal_kv_put(_application(), node, overwrite=True, namespace=_STATE_NAMESPACE)
+        _internal_kv_put(application(), node, overwrite=True, namespace=_STATE_NAMESPACE)
 
     def is_alive(node: str) -> bool:
         return any(known["NodeID"] == node and known["Alive"] for known in ray.nodes())
@@ -142,11 +162,12 @@ def claim_state(*, is_new: bool) -> None:
 
 def _kept_first(namespace: bytes, proposed: str) -> str:
     """Store a value of this application in Ray's key-value store if there is none, and return the stored value."""
-    _internal_kv_put(_application(), proposed, overwrite=False, namespace=namespace)
-    return str(_internal_kv_get(_application(), namespace=namespace), "ascii")
+    _internal_kv_put(application(), proposed, overwrite=False, namespace=namespace)
+    return str(_internal_kv_get(application(), namespace=namespace), "ascii")
 
 
-def _application() -> str:
+def application() -> str:
+    """Serve's name of this application."""
     return str(serve.get_replica_context().app_name)
 
 

@@ -6,7 +6,7 @@ from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.worker_client import PrefillClient, WorkerConnections
 from cluster.config.network import NetworkConfig
 from cluster.config.pools import PoolConfig
-from cluster.messages.ids import Pool, WorkerId
+from cluster.messages.ids import CellName, Pool, WorkerId
 from cluster.messages.reports import ReportReply
 from cluster.metrics import Scrape
 from cluster.rpc.connection import Service
@@ -25,9 +25,11 @@ from decode.proven_links import ProvenLinks
 
 
 class DecodeWorker:
-    async def __init__(self, config: PoolConfig, network: NetworkConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: PoolConfig, network: NetworkConfig, cell: CellName | None = None
+    ) -> None:
         own_host, worker = own_interface_of(network.host).host, own_worker_id()
-        find_scheduler = scheduler_finder()
+        find_scheduler = scheduler_finder(cell)
         await require_reachable_scheduler(find_scheduler, own_host)
         engine, service = start_engine(Pool.DECODE, config, network), Service()
         scheduler_client = SchedulerClient(find_scheduler)

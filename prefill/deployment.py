@@ -5,7 +5,7 @@ decode worker can.
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.config.network import NetworkConfig
 from cluster.config.pools import PoolConfig
-from cluster.messages.ids import Pool
+from cluster.messages.ids import CellName, Pool
 from cluster.metrics import Scrape
 from cluster.rpc.connection import Service
 from cluster.serve_context import (
@@ -21,9 +21,11 @@ from prefill.kv_lender import KVLender
 
 
 class PrefillWorker:
-    async def __init__(self, config: PoolConfig, network: NetworkConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: PoolConfig, network: NetworkConfig, cell: CellName | None = None
+    ) -> None:
         own_host = own_interface_of(network.host).host
-        find_scheduler = scheduler_finder()
+        find_scheduler = scheduler_finder(cell)
         await require_reachable_scheduler(find_scheduler, own_host)
         engine, service = start_engine(Pool.PREFILL, config, network), Service()
         self._lender = KVLender(engine.prefills, service, config.kv_lease_s)

@@ -6,6 +6,7 @@ import logging
 from cluster import compiled, metrics
 from cluster.config.network import NetworkConfig
 from cluster.config.scheduler import SchedulerConfig
+from cluster.messages.ids import CellName
 from cluster.observability.logging import set_up_logging
 from cluster.rpc.listener import Listener
 from cluster.serve_context import join_cluster, own_interface_of, own_node, own_worker_id, scheduler_registry
@@ -21,7 +22,7 @@ logger = logging.getLogger("baton.scheduler")
 
 class Scheduler:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, slo: SloConfig, config: SchedulerConfig, network: NetworkConfig
+        self, slo: SloConfig, config: SchedulerConfig, network: NetworkConfig, cell: CellName | None = None
     ) -> None:
         set_up_logging()
         if not compiled.is_in_use():
@@ -35,7 +36,7 @@ class Scheduler:
         service = SchedulerService(self._state, lambda epoch: self._epoch_watch.heard_of(epoch)).service
         self._listener = await Listener.start(own_interface_of(network.host).host, service)
         collect_rarely()
-        registry = scheduler_registry()
+        registry = scheduler_registry(cell)
         record = registry.claim(self._listener.address, own_node())
         self._closing: asyncio.Task[None] | None = None
         self._epoch_watch = EpochWatch(registry, record, self._stop)

@@ -209,7 +209,8 @@ class RouterState:
         return self._workers.roster(since, now)
 
     def view(self, now: float) -> ClusterView:
-        return self._workers.view(now)
+        workers = self._workers.view(now).workers
+        return ClusterView(workers=workers, num_open=len(self._charges), num_waiting=self._admission.num_waiting)
 
     def validate(self) -> None:
         """Assert every invariant. Tests call it after each event."""

@@ -36,7 +36,8 @@ async def healthz(request: Request) -> Response:
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
     """Tell whether the cluster can serve: a prefill worker can hand KV blocks to a decode worker. `mismatch` tells why
-    none ever can, if the engines of the pools do not fit.
+    none ever can, if the engines of the pools do not fit. With several cells, one that takes requests is enough, and
+    `cells` tells the state of each.
     """
     readiness = await services_of(request).cluster.readiness()
     body: dict[str, Any] = {
@@ -47,6 +48,8 @@ async def readyz(request: Request) -> Response:
     }
     if readiness.mismatch is not None:
         body["mismatch"] = readiness.mismatch
+    if readiness.cells is not None:
+        body["cells"] = readiness.cells
     return JSONResponse(body, status_code=200 if readiness.is_ready else 503)
 
 

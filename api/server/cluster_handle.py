@@ -2,40 +2,49 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import zip_longest
 
-from cluster.clients.scheduler_client import SchedulerClient
+from msgspec.structs import replace
+
+from api.server.cell_views import CellViews
+from cluster.messages.ids import CellName
 from cluster.messages.reports import REPORT_INTERVAL_S
-from cluster.messages.views import ClusterView, QueuedRequest, Readiness
+from cluster.messages.views import CellsView, ClusterView, QueuedRequest, Readiness
 from cluster.metrics import Scrape, render
 from cluster.rpc.shared_answer import SharedAnswer
 from cluster.serve_context import Deployment, broadcast, connected_handles
-from router.session.scheduler_failover import SchedulerFailover
 
 logger = logging.getLogger("baton.handles")
 
 
 class ClusterHandle:
-    """The implementation of ClusterPort (api/server/cluster_port.py) by calls of the Scheduler and of all replicas."""
+    """The implementation of ClusterPort (api/server/cluster_port.py) by calls of the Schedulers and of all replicas."""
 
     def __init__(
         self,
-        scheduling: SchedulerFailover,
-        scheduler: SchedulerClient,
-        deployments: list[Deployment],
+        readiness: Callable[[], Awaitable[Readiness]],
+        views: CellViews,
+        deployments: Mapping[CellName, Sequence[Deployment]],
         max_age_s: float,
     ) -> None:
-        """Must run while the replica starts (`connected_handles`). `max_age_s`: age up to which a page of metrics, the
-        links and the queue are given again: each costs other processes time, however many ask for it.
+        """Must run while the replica starts (`connected_handles`). `deployments`: of each cell. `max_age_s`: age up to
+        which a page of metrics, the cells, the links and the queue are given again: each costs other processes time,
+        however many ask for it.
         """
-        self._deployments = connected_handles(deployments)
-        self._readiness = SharedAnswer(scheduling.readiness, REPORT_INTERVAL_S)
-        self._view = SharedAnswer(scheduler.view, max_age_s)
-        self._queue = SharedAnswer(scheduler.queue, max_age_s)
-        self._metrics_page = SharedAnswer(lambda: metrics_page_of(self._deployments), max_age_s)
+        self._deployments = connected_handles([handle for cell in deployments.values() for handle in cell])
+        cells = [cell for cell, handles in deployments.items() for _ in handles] if len(deployments) > 1 else []
+        self._readiness = SharedAnswer(readiness, REPORT_INTERVAL_S)
+        self._cells = SharedAnswer(views.cells, max_age_s)
+        self._view = SharedAnswer(views.view, max_age_s)
+        self._queue = SharedAnswer(views.queue, max_age_s)
+        self._metrics_page = SharedAnswer(lambda: metrics_page_of(self._deployments, [None, *cells]), max_age_s)
 
     async def readiness(self) -> Readiness:
         return await self._readiness.get()
+
+    async def cells(self) -> CellsView:
+        return await self._cells.get()
 
     async def view(self) -> ClusterView:
         return await self._view.get()
@@ -47,14 +56,16 @@ class ClusterHandle:
         return await self._metrics_page.get()
 
 
-async def metrics_page_of(deployments: Sequence[Deployment]) -> bytes:
-    """Prometheus text: the metrics of every replica that answers in time, and the number of replicas that do not."""
+async def metrics_page_of(deployments: Sequence[Deployment], cells: Sequence[CellName | None] = ()) -> bytes:
+    """Prometheus text: the metrics of every replica that answers in time, and the number of replicas that do not.
+    `cells`: the cell of each deployment. Those without an entry belong to none.
+    """
     answers = await asyncio.gather(*(broadcast(handle, "scrape") for handle in deployments))
-    num_missing = {}
-    for handle, replicas in zip(deployments, answers, strict=True):
+    num_missing, scrapes = {}, list[Scrape]()
+    for handle, replicas, cell in zip_longest(deployments, answers, cells):
         missing = [repr(answer) for answer in replicas if not isinstance(answer, Scrape)]
         if missing:
             logger.warning("%d replicas of %s gave no metrics: %s", len(missing), handle.deployment_name, missing)
         num_missing[handle.deployment_name] = len(missing)
-    scrapes = [answer for replicas in answers for answer in replicas if isinstance(answer, Scrape)]
+        scrapes += [replace(answer, cell=cell) for answer in replicas if isinstance(answer, Scrape)]
     return await asyncio.to_thread(render, scrapes, num_missing)

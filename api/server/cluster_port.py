@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from cluster.messages.views import ClusterView, QueuedRequest, Readiness
+from cluster.messages.views import CellsView, ClusterView, QueuedRequest, Readiness
 
 
 class ClusterPort(Protocol):
@@ -10,8 +10,14 @@ class ClusterPort(Protocol):
         """Whether the cluster can serve. Raises ServingError while the Scheduler cannot be reached."""
         ...
 
+    async def cells(self) -> CellsView:
+        """All cells, also those whose Schedulers are away."""
+        ...
+
     async def view(self) -> ClusterView:
-        """The Scheduler's view of the workers. Raises ServingError while the Scheduler cannot be reached."""
+        """The view of the workers, by the Scheduler or by those of all cells. Raises ServingError while no Scheduler
+        can be reached.
+        """
         ...
 
     async def queue(self) -> list[QueuedRequest]:

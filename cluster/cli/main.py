@@ -2,10 +2,10 @@
 
 `baton serve` runs `serve run` for an operator: it applies --port and --model to the Serve config, shows progress while
 the engines start, prints when the service is ready, and stops everything it started on Ctrl-C. `baton probe` shows the
-links of a running service. `baton tenant` prints the tenant of an API key, erases tenants and rotates their keys.
-`baton state` rotates the master key. `baton audit` checks and exports the log of safety decisions. `baton safety`
-checks policies and texts. `baton compile` compiles the modules of placement and screening. `baton simulate` compares
-placement policies. `baton plan` sizes the pools for a load.
+links of a running service. `baton cells` shows, drains and opens its cells. `baton tenant` prints the tenant of an API
+key, erases tenants and rotates their keys. `baton state` rotates the master key. `baton audit` checks and exports the
+log of safety decisions. `baton safety` checks policies and texts. `baton compile` compiles the modules of placement and
+screening. `baton simulate` compares placement policies. `baton plan` sizes the pools for a load.
 """
 
 import argparse
@@ -19,18 +19,17 @@ import tempfile
 import threading
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgspec
 import yaml
 
-from cluster.cli import audit, plan, safety, simulate
+from cluster.cli import audit, cells, plan, safety, simulate
 from cluster.cli import compile as compiler
 from cluster.cli import state as cli_state
+from cluster.cli.ask_service import DIRECT, ask
 from cluster.cli.reader import run_for_reader
 from cluster.cli.serve_run import ServeRun
 from cluster.config.application import AppConfig, parse
@@ -64,10 +63,6 @@ READY_TIMEOUT_S = 5.0
 """Time for one request to /readyz, in seconds. Then the service counts as not answering yet. Longer shows progress
 later while an ingress hangs; shorter takes a busy ingress for one that does not answer.
 """
-PROBE_TIMEOUT_S = 10.0
-"""Time in which a service must answer `baton probe`, in seconds. Then the command ends with 1. Longer delays the error
-of a service that hangs; shorter fails on a busy one.
-"""
 _PROCESS_NAME = re.compile(r"(?m)^\x1b\[\d+m\(.*?\)\x1b\[0m ")
 """Ray's coloured prefix of a line of a worker."""
 _ERROR = re.compile(r"(?m)^[\w.]+(?:Error|Exception): (?!Traceback).+(?:\n(?!Traceback|The above|  File|\s*$).+){0,4}")
@@ -91,8 +86,6 @@ QUIET_RAY = {
 values win. Longer intervals save little more, and with a longer control loop Serve replaces a dead replica later. With
 shorter ones an idle service takes more CPU time.
 """
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Opens URLs without the proxies of the environment. The service is on this machine."""
 
 
 def main() -> None:
@@ -129,6 +122,7 @@ def argument_parser() -> argparse.ArgumentParser:
     probe.add_argument("--url", default="http://127.0.0.1:8000", help="address of the service (default: %(default)s)")
     probe.add_argument("--json", action="store_true", help="print the answer of GET /baton/links")
     probe.set_defaults(run=_probe)
+    cells.add_parser(commands)
     cli_state.add_parsers(commands)
     audit.add_parser(commands)
     safety.add_parser(commands)
@@ -156,21 +150,10 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _probe(arguments: argparse.Namespace) -> int:
-    url = f"{arguments.url.rstrip('/')}/baton/links"
-    try:
-        with _DIRECT.open(url, timeout=PROBE_TIMEOUT_S) as response:
-            body = response.read()
-        table = msgspec.json.decode(body, type=LinkTable)
-    except urllib.error.HTTPError as error:
-        print(f"baton: {url} answers {error.code} {error.reason}", file=sys.stderr)
+    answer = ask(arguments.url, "/baton/links", LinkTable)
+    if answer is None:
         return 1
-    except (OSError, HTTPException) as error:
-        cause = getattr(error, "reason", error)
-        print(f"baton: no service answers at {arguments.url} ({cause}); `baton serve` starts one", file=sys.stderr)
-        return 1
-    except ValueError as error:  # the URL is invalid, or the answer is not Baton's
-        print(f"baton: {url} is not a Baton service: {error}", file=sys.stderr)
-        return 1
+    table, body = answer
     print(json.dumps(json.loads(body), indent=2) if arguments.json else render(table))
     return 0 if any(link.is_proved for link in table.links) else 1
 
@@ -253,7 +236,11 @@ class RunningService:
         self._environment = ray_environment(args, os.environ)
         host = LOOPBACK if args.ingress.host == ALL_INTERFACES else args.ingress.host
         self._url = f"http://{host}:{args.ingress.port}"
-        self._wanted = {"prefill_workers": args.prefill.replicas, "decode_workers": args.decode.replicas}
+        num_cells = len(args.cells.names)
+        self._wanted = {
+            "prefill_workers": num_cells * args.prefill.replicas,
+            "decode_workers": num_cells * args.decode.replicas,
+        }
         self._stopping = threading.Event()
         self._mismatch: str | None = None
         """Why the engines that have started cannot hand over to each other."""
@@ -325,7 +312,7 @@ class RunningService:
     def _readiness(self) -> dict[str, Any]:
         """The body of /readyz. Empty if the service does not answer."""
         try:
-            with _DIRECT.open(f"{self._url}/readyz", timeout=READY_TIMEOUT_S) as response:
+            with DIRECT.open(f"{self._url}/readyz", timeout=READY_TIMEOUT_S) as response:
                 return _object(response.read())
         except urllib.error.HTTPError as error:
             return _object(error.read())

@@ -7,7 +7,7 @@ until one side ends. The clients translate the errors of a connection into clust
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from cluster.clients.reconnecting import Reconnecting
 from cluster.clients.scheduler_client import SCHEDULER_TIMEOUT_S, SchedulerClient
@@ -41,6 +41,14 @@ requests of a machine that is gone; shorter misses dead workers on a slow networ
 """
 
 
+class AddressBook(Protocol):
+    """Knows where workers listen. The Scheduler does, for its own workers."""
+
+    async def address_of(self, worker: WorkerId) -> Address | None:
+        """None if the worker is not known. Raises WorkerUnreachable."""
+        ...
+
+
 class WorkerConnection:
     """One open connection to a worker."""
 
@@ -66,19 +74,22 @@ class WorkerConnection:
 class WorkerConnections:
     """The connections to all workers."""
 
-    def __init__(self, scheduler: SchedulerClient, max_unread_tokens: int | None = None) -> None:
+    def __init__(self, address_book: AddressBook, max_unread_tokens: int | None = None) -> None:
         """`max_unread_tokens` is how far the reader of a stream may lag (cluster/step_stream/buffer.py)."""
-        self._scheduler = scheduler
+        self._address_book = address_book
         self._max_unread_tokens = max_unread_tokens
         self._links: dict[WorkerId, Reconnecting[WorkerConnection]] = {}
         self._addresses: dict[WorkerId, Address] = {}
         """Addresses of workers that may live. A worker keeps its address for life."""
+        self._learned: dict[int, dict[WorkerId, Address]] = {}
+        """The addresses of each Scheduler's workers, by the id of its client."""
 
-    def learn(self, addresses: dict[WorkerId, Address]) -> None:
-        """Learn where these workers listen, and forget all others, so that the workers can be reached while the
-        Scheduler is away.
+    def learn(self, scheduler: SchedulerClient, addresses: dict[WorkerId, Address]) -> None:
+        """Learn where the workers of a Scheduler listen, and forget those that it had before, so that the workers can
+        be reached while the Scheduler is away.
         """
-        self._addresses = addresses
+        self._learned[id(scheduler)] = addresses
+        self._addresses = {worker: address for known in self._learned.values() for worker, address in known.items()}
 
     def connected(self, worker: WorkerId) -> WorkerConnection | None:
         """The connection to a worker if it is open. A caller that needs the connection per token saves a coroutine."""
@@ -139,7 +150,7 @@ class WorkerConnections:
             raise
 
     async def _address_of(self, worker: WorkerId) -> Address | None:
-        address = await self._scheduler.address_of(worker)
+        address = await self._address_book.address_of(worker)
         if address is not None:
             self._addresses[worker] = address
         return address

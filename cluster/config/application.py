@@ -5,11 +5,12 @@ error with its path. Each deployment receives its own section only.
 """
 
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from cluster.config import engine_arguments
+from cluster.config.cells import CellsConfig
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.config.network import LOOPBACK, NetworkConfig, is_loopback
@@ -18,8 +19,10 @@ from cluster.config.safety import SafetyConfig
 from cluster.config.scaling import ScalingConfig
 from cluster.config.scheduler import SchedulerConfig
 from cluster.config.state import StateConfig
+from cluster.messages.ids import CellName
 from cluster.slo import SloConfig
 
+S = TypeVar("S", PoolConfig, SchedulerConfig)
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
@@ -38,6 +41,7 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """vLLM engine arguments that both pools and the ingress share: max_model_len, dtype, block_size, ..."""
     prefill: PoolConfig = PoolConfig()
     decode: PoolConfig = PoolConfig()
+    cells: CellsConfig = CellsConfig()
     ingress: IngressConfig = IngressConfig()
     network: NetworkConfig = NetworkConfig()
     state: StateConfig = StateConfig()
@@ -74,6 +78,11 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 )
         if why := engine_arguments.difference(self.engine | self.prefill.engine, self.engine | self.decode.engine):
             raise ValueError(f"engine: {why}")
+        for name, section in {**pools, "scheduler": self.scheduler}.items():
+            if self.cells.label in section.label_selector:
+                raise ValueError(
+                    f"{name}: label_selector: leave the label {self.cells.label!r} out, since cells.label sets it"
+                )
 
     @property
     def model_name(self) -> str:
@@ -102,6 +111,23 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def internal_network(self) -> NetworkConfig:
         """The section `network:` with `internal_host`."""
         return msgspec.structs.replace(self.network, host=self.internal_host)
+
+    def on_nodes_of(self, cell: CellName) -> "AppConfig":
+        """The config with the sections of the pools and of the Scheduler on the nodes of a cell."""
+        label = self.cells.label
+        if label is None:
+            return self
+
+        def labelled(section: S) -> S:
+            return msgspec.structs.replace(section, label_selector={**section.label_selector, label: str(cell)})
+
+        return msgspec.structs.replace(
+            self,
+            cells=msgspec.structs.replace(self.cells, label=None),
+            prefill=labelled(self.prefill),
+            decode=labelled(self.decode),
+            scheduler=labelled(self.scheduler),
+        )
 
     def pool(self, pool: PoolConfig) -> PoolConfig:
         """Return the pool's section with the shared engine arguments filled in."""

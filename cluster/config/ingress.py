@@ -138,7 +138,7 @@ class IngressConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbi
     has a few kB, and contains no text of the request or its answer. More receipts take more memory.
     """
     metrics_max_age_s: Annotated[float, Meta(ge=0, le=60)] = 1.0
-    """Most age of an answer of GET /metrics, GET /baton/links or GET /baton/queue that a replica gives again, in
+    """Most age of an answer of GET /metrics and of GET /baton/cells, links and queue that a replica gives again, in
     seconds. A new page of metrics asks all replicas of the application. New links, or a new queue, keep the Scheduler
     from placing requests for milliseconds. A shorter time lets frequent questions cost more; a longer time shows older
     figures.

@@ -1,8 +1,11 @@
 """Snapshots of the Scheduler's state, for readiness, metrics and debugging."""
 
-import msgspec
+from enum import StrEnum
 
-from cluster.messages.ids import Address, Pool, RequestId, SloClass, WorkerId
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from cluster.messages.ids import Address, CellName, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 
 
@@ -22,6 +25,8 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """Live prefill workers that a decode worker can pull from, with the speed of each link: its own, or that of a link
     of its class (router/links/link_classes.py). None stands for a speed that is not measured yet.
     """
+    cell: CellName | UnsetType = UNSET
+    """The worker's cell, in a view of several cells."""
 
 
 class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +44,8 @@ class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds until the request is refused if it still waits."""
     is_paused: bool = False
     """Whether the request has left its worker to requests of a higher class."""
+    cell: CellName | UnsetType = UNSET
+    """The cell in which the request waits, if there are several. `num_before` is of this cell."""
 
 
 class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -74,17 +81,60 @@ class Readiness(msgspec.Struct, frozen=True):
     """Proved pairs of a prefill and a decode worker."""
     mismatch: str | None = None
     """As `RosterChange.mismatch`."""
+    cells: "dict[CellName, CellState] | None" = None
+    """The state of each cell if there are several. The numbers are then those of all cells whose Schedulers answer."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether some prefill worker can hand over to some decode worker."""
-        return self.num_links > 0
+        """Whether some prefill worker can hand over to some decode worker, in a cell that takes new requests."""
+        return self.num_links > 0 if self.cells is None else CellState.OPEN in self.cells.values()
+
+
+class CellState(StrEnum):
+    """Whether a cell takes new requests."""
+
+    OPEN = "open"
+    DRAINING = "draining"
+    """The cell takes no new requests, because an operator has said so (`baton cells drain`)."""
+    AWAY = "away"
+    """The cell's Scheduler does not answer."""
+    NOT_READY = "not ready"
+    """No prefill worker of the cell can hand over to a decode worker."""
+
+
+class CellView(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell, as an ingress replica sees it."""
+
+    name: CellName
+    state: CellState
+    num_prefill: int
+    num_decode: int
+    num_links: int
+    """Proved pairs of a prefill and a decode worker."""
+    num_open: int
+    """Requests of all ingress replicas that are placed in the cell."""
+    num_waiting: int
+    """Requests of all ingress replicas that wait in the cell for a placement."""
+
+
+class CellsView(msgspec.Struct, frozen=True, kw_only=True):
+    """All cells of an application. `baton cells` prints them."""
+
+    application: str
+    """Serve's name of the application."""
+    cells: list[CellView]
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """The Scheduler's view of all live workers."""
 
     workers: list[WorkerView]
+    num_open: int = 0
+    """Placed requests that are open."""
+    num_waiting: int = 0
+    """Requests that wait for a placement."""
+    cells_away: list[CellName] | UnsetType = UNSET
+    """The cells that the view lacks, because their Schedulers do not answer, if there are several cells."""
 
     @property
     def num_prefill(self) -> int:

@@ -5,44 +5,38 @@ has the section `scaling`.
 import asyncio
 from collections.abc import Mapping
 
-from ray import serve
-
 from cluster import metrics
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.config.network import NetworkConfig
 from cluster.config.scaling import ScalingConfig
-from cluster.messages.ids import Pool
+from cluster.messages.ids import CellName, Pool
 from cluster.observability.logging import set_up_logging
 from cluster.scaling.autoscaler import Autoscaler
 from cluster.scaling.pool_sizes import PoolSizes
 from cluster.scaling.published_targets import publish
 from cluster.scaling.scaling_loop import ScalingLoop
-from cluster.scaling.serve_view import ServeView
-from cluster.serve_context import join_cluster, own_worker_id, scheduler_finder
+from cluster.scaling.serve_view import ScaledPool, ServeView
+from cluster.serve_context import application, join_cluster, own_worker_id, scheduler_finder
 
 
 class PoolScaler:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self,
         config: ScalingConfig,
+        pools: Mapping[Pool, ScaledPool],
         network: NetworkConfig,
-        deployments: Mapping[Pool, str],
-        selectors: Mapping[Pool, Mapping[str, str]],
+        cell: CellName | None = None,
     ) -> None:
-        """`deployments`: the names of the pools' deployments. `selectors`: the labels that their nodes must have."""
         set_up_logging()
         join_cluster(network.tls)
-        application = str(serve.get_replica_context().app_name)
+        own = application()
 
         async def publish_sizes(sizes: PoolSizes) -> None:
-            await asyncio.to_thread(publish, application, {deployments[pool]: sizes.of(pool) for pool in Pool})
+            targets = {pools[pool].deployment: sizes.of(pool) for pool in Pool}
+            await asyncio.to_thread(publish, own, targets)
 
-        loop = ScalingLoop(
-            Autoscaler(config),
-            SchedulerClient(scheduler_finder()),
-            ServeView(application, deployments, selectors),
-            publish_sizes,
-        )
+        scheduler = SchedulerClient(scheduler_finder(cell))
+        loop = ScalingLoop(Autoscaler(config), scheduler, ServeView(own, pools), publish_sizes)
         self._task = asyncio.create_task(loop.run())
 
     async def check_health(self) -> None:

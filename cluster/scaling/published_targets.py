@@ -2,28 +2,22 @@
 controller reads them. Neither waits for the other, and each may be replaced at any time.
 """
 
-import msgspec
+from collections.abc import Iterable, Mapping
+
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 
-_NAMESPACE = b"baton_pool_targets"
-"""Namespace of Ray's key-value store for the targets, by application and cell."""
+_NAMESPACE = b"baton_pool_targets_"
+"""Namespace of Ray's key-value store for the targets, by deployment. The name of the application follows."""
 
 
-class PublishedTargets(msgspec.Struct, frozen=True, kw_only=True):
-    targets: dict[str, int]
-    """Replicas by deployment."""
+def publish(application: str, targets: Mapping[str, int]) -> None:
+    """`targets`: replicas by deployment. Blocks until the store has them."""
+    for deployment, target in targets.items():
+        _internal_kv_put(deployment, b"%d" % target, overwrite=True, namespace=_NAMESPACE + application.encode())
 
 
-def publish(application: str, targets: dict[str, int]) -> None:
-    """Blocks until the store has the targets."""
-    message = msgspec.msgpack.encode(PublishedTargets(targets=targets))
-    _internal_kv_put(application, message, overwrite=True, namespace=_NAMESPACE)
-
-
-def published(application: str) -> dict[str, int]:
-    """Replicas by deployment. Empty if none were published, or they cannot be read. Blocks until the store answers."""
-    message = _internal_kv_get(application, namespace=_NAMESPACE)
-    try:
-        return msgspec.msgpack.decode(message, type=PublishedTargets).targets if message else {}
-    except msgspec.MsgspecError:
-        return {}
+def published(application: str, deployments: Iterable[str]) -> dict[str, int]:
+    """Replicas by deployment, for those of `deployments` that have a target. Blocks until the store answers."""
+    namespace = _NAMESPACE + application.encode()
+    stored = {deployment: _internal_kv_get(deployment, namespace=namespace) for deployment in deployments}
+    return {deployment: int(value) for deployment, value in stored.items() if value is not None and value.isdigit()}

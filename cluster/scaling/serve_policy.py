@@ -32,11 +32,15 @@ class ServePolicy:
     """`autoscaling_policy: {policy_function: "cluster.scaling.serve_policy:ServePolicy"}` of a Serve application."""
 
     def __init__(self) -> None:
-        self._targets: dict[str, int] = {}
+        self.targets: dict[str, int] = {}
+        """Replicas by deployment, as read last."""
+        self.deployments: list[str] = []
+        """Those that Serve asks about."""
         self._thread: threading.Thread | None = None
 
     def __call__(self, contexts: dict[Any, AutoscalingContext]) -> Decision:
         """Replicas by the id of each deployment that has a target. The others keep their replicas."""
+        self.deployments = [known.name for known in contexts]
         if self._thread is None and contexts:
             application, is_dropped = str(next(iter(contexts)).app_name), threading.Event()
             weakref.finalize(self, is_dropped.set)
@@ -45,23 +49,17 @@ class ServePolicy:
                 target=_read_forever, args=arguments, name="baton-pool-targets", daemon=True
             )
             self._thread.start()
-        return {known: self._targets[known.name] for known in contexts if known.name in self._targets}, {}
-
-    def take(self, targets: dict[str, int]) -> None:
-        """Replicas by deployment. An application that has published none keeps what it has."""
-        self._targets = targets or self._targets
+        return {known: self.targets[known.name] for known in contexts if known.name in self.targets}, {}
 
 
 def _read_forever(policy: "weakref.ref[ServePolicy]", application: str, is_dropped: threading.Event) -> None:
     """Read the targets until Serve has dropped the policy."""
     while True:
-        try:
-            targets = published(application)
-        except Exception:  # the store is away, for a while
-            logger.debug("the targets of application %s cannot be read", application, exc_info=True)
-            targets = {}
         if (there := policy()) is not None:
-            there.take(targets)
+            try:
+                there.targets |= published(application, there.deployments)
+            except Exception:  # the store is away, for a while
+                logger.debug("the targets of application %s cannot be read", application, exc_info=True)
         del there
         if is_dropped.wait(READ_EVERY_S):
             return

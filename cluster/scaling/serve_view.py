@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import ray
@@ -25,6 +25,14 @@ class ServeAway(Exception):
     """Serve's controller does not answer."""
 
 
+class ScaledPool(NamedTuple):
+    """One pool, as Serve knows it."""
+
+    deployment: str
+    selector: Mapping[str, str]
+    """The labels that its nodes must have."""
+
+
 class ServeState(msgspec.Struct, frozen=True, kw_only=True):
     sizes: PoolSizes
     """The targets of both pools."""
@@ -33,11 +41,8 @@ class ServeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServeView:
-    def __init__(
-        self, application: str, deployments: Mapping[Pool, str], selectors: Mapping[Pool, Mapping[str, str]]
-    ) -> None:
-        """`selectors`: the labels that the nodes of each pool must have."""
-        self._application, self._deployments, self._selectors = application, deployments, selectors
+    def __init__(self, application: str, pools: Mapping[Pool, ScaledPool]) -> None:
+        self._application, self._pools = application, pools
 
     async def state(self) -> ServeState:
         """Raises ServeAway."""
@@ -64,12 +69,10 @@ class ServeView:
         ]
         head = next((node["NodeID"] for node in nodes if node["Alive"] and HEAD_RESOURCE in node["Resources"]), None)
         return ServeState(
-            sizes=PoolSizes.by_pool(lambda pool: int(deployments[self._deployments[pool]]["target_num_replicas"])),
+            sizes=PoolSizes.by_pool(lambda pool: int(deployments[self._pools[pool].deployment]["target_num_replicas"])),
             victims={
-                pool: victims(
-                    replicas, self._deployments[pool], head=head, mismatching=_without(self._selectors[pool], nodes)
-                )
-                for pool in Pool
+                pool: victims(replicas, deployment, head=head, mismatching=_without(selector, nodes))
+                for pool, (deployment, selector) in self._pools.items()
             },
         )
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from cluster.messages.ids import Pool, WorkerId
+from cluster.messages.ids import CellName, Pool, WorkerId
 from cluster.messages.transport import EngineVariable, Transport
 from cluster.messages.views import ClusterView, WorkerView
 from kvtransfer.transport.topology import between
@@ -25,6 +26,8 @@ class LinkRow(msgspec.Struct, frozen=True, kw_only=True):
     latency_s: float | None
     bytes_per_s: float | None
     """None if the link is not measured."""
+    cell: CellName | UnsetType = UNSET
+    """The cell of both workers, if there are several cells."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,20 +37,27 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     pool: Pool
     node: str
     settings: tuple[EngineVariable, ...]
+    cell: CellName | UnsetType = UNSET
 
 
 class LinkTable(msgspec.Struct, frozen=True, kw_only=True):
     links: list[LinkRow]
     workers: list[WorkerRow]
+    cells_away: list[CellName] | UnsetType = UNSET
+    """The cells that the table lacks, because their Schedulers do not answer."""
 
 
 def table_of(view: ClusterView) -> LinkTable:
-    """Every pair of live workers, proved or not."""
-    pairs = [(p, d) for p in view.workers for d in view.workers if (p.pool, d.pool) == (Pool.PREFILL, Pool.DECODE)]
+    """Every pair of live workers of a cell, proved or not."""
+    prefills = [worker for worker in view.workers if worker.pool is Pool.PREFILL]
+    decodes = [worker for worker in view.workers if worker.pool is Pool.DECODE]
+    pairs = [(prefill, decode) for prefill in prefills for decode in decodes if prefill.cell == decode.cell]
     workers = [
-        WorkerRow(worker=w.worker, pool=w.pool, node=w.host, settings=w.transport.settings) for w in view.workers
+        WorkerRow(worker=w.worker, pool=w.pool, node=w.host, settings=w.transport.settings, cell=w.cell)
+        for w in view.workers
     ]
-    return LinkTable(links=[_row(prefill, decode) for prefill, decode in pairs], workers=workers)
+    links = [_row(prefill, decode) for prefill, decode in pairs]
+    return LinkTable(links=links, workers=workers, cells_away=view.cells_away)
 
 
 def _row(prefill: WorkerView, decode: WorkerView) -> LinkRow:
@@ -63,6 +73,7 @@ def _row(prefill: WorkerView, decode: WorkerView) -> LinkRow:
         is_proved=prefill.worker in decode.links,
         latency_s=speed.latency_s if speed else None,
         bytes_per_s=speed.bytes_per_s if speed else None,
+        cell=decode.cell,
     )
 
 
@@ -70,11 +81,14 @@ def render(table: LinkTable) -> str:
     """For a terminal: the links, then the settings and why each was chosen."""
     if not table.workers:
         return "no worker reports to the Scheduler yet"
-    header = ("prefill", "node", "decode", "node", "latency", "bandwidth", "transport", "why")
-    rows = [
+    header: tuple[str, ...] = ("prefill", "node", "decode", "node", "latency", "bandwidth", "transport", "why")
+    rows: list[tuple[str, ...]] = [
         (r.prefill, r.prefill_node, r.decode, r.decode_node, *_speed(r), r.transport or "UCX decides", r.why)
         for r in table.links
     ]
+    if table.cells_away is not UNSET:
+        header = ("cell", *header)
+        rows = [(str(link.cell), *row) for link, row in zip(table.links, rows, strict=True)]
     links = _aligned([header, *rows]) if rows else ["no links: both pools need a worker"]
     return "\n".join([*links, *(line for worker in table.workers for line in ("", *_settings(worker)))])
 

@@ -37,6 +37,9 @@ class Charges:
     def __iter__(self) -> Iterator[Charge]:
         return iter(self._by_id.values())
 
+    def __len__(self) -> int:
+        return len(self._by_id)
+
     def find(self, request_id: RequestId) -> Charge | None:
         return self._by_id.get(request_id)
 

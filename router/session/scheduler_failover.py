@@ -27,7 +27,7 @@ from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.scheduler_outbox import SchedulerOutbox
 from cluster.clients.worker_client import WorkerConnections
 from cluster.errors import ServingError
-from cluster.messages.ids import Address, IngressId, RequestId
+from cluster.messages.ids import Address, CellName, IngressId, RequestId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import EngineLostWith, Pause, RequestClosed, SchedulerEvent
 from cluster.messages.views import Readiness
@@ -58,11 +58,21 @@ workers that are gone; shorter forgets workers that a new Scheduler does not kno
 class SchedulerFailover:
     """A `SchedulerPort` (router/session/ports.py)."""
 
-    def __init__(self, scheduler: SchedulerClient, workers: WorkerConnections, fallback: FallbackPlacement) -> None:
+    def __init__(
+        self,
+        scheduler: SchedulerClient,
+        workers: WorkerConnections,
+        fallback: FallbackPlacement,
+        cell: CellName | None = None,
+    ) -> None:
+        """`cell`: the cell of the Scheduler, for the log. None if there is only one."""
+        self._name = "the Scheduler" if cell is None else f"the Scheduler of cell {cell}"
         self._scheduler = scheduler
         self._workers = workers
-        self._fallback = fallback
-        self._known = KnownWorkers()
+        self.fallback = fallback
+        """It has the workers that lived when the Scheduler was there last."""
+        self.known = KnownWorkers()
+        """What the Scheduler said last, LOOK_INTERVAL_S ago at most while it is there."""
         self._outbox = SchedulerOutbox(IngressId(secrets.token_hex(8)))
         self._quarantine = Quarantine()
         """The quarantine of this ingress's own requests, for the time when the Scheduler is away. At all other times
@@ -82,20 +92,24 @@ class SchedulerFailover:
         """Time of the first answer of this Scheduler process. None before it."""
         self._was_there = False
         """Whether the Scheduler has been there at any time. Its first answer is no return."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when the Scheduler goes away or comes back, and when workers come or go."""
         self._look_now = asyncio.Event()
         self._looking = asyncio.create_task(self._look_forever())
 
     def close(self) -> None:
         self._looking.cancel()
 
+    @property
+    def is_there(self) -> bool:
+        return self._is_back.is_set()
+
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
-        self._outbox.asks(request)
-        if request.attempt > 1:
-            self._events.send_now()  # how the attempt before it ended
+        self._begin_to_ask(request)
         began_at = _now()
         answer = await self._ask(request)
         while answer is None:
-            if (waits_s := began_at + self._fallback.outage_wait_s(request) - _now()) > 0:
+            if (waits_s := began_at + self.fallback.outage_wait_s(request) - _now()) > 0:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(waits_s):
                         await self._is_back.wait()
@@ -103,8 +117,27 @@ class SchedulerFailover:
             else:
                 answer = self._place_alone(request)
         if isinstance(answer, Placement):
-            self._fallback.placed(request.request_id, answer.generating)
+            self.fallback.placed(request.request_id, answer.generating)
         return answer
+
+    async def place_if_there(self, request: PlacementRequest) -> Placement | Rejection | None:
+        """The Scheduler's answer. None as soon as the Scheduler is away: the caller has another one to ask."""
+        self._begin_to_ask(request)
+        if not self.is_there:
+            return None
+        try:
+            answer = await self._scheduler.place(request)
+        except ConnectionLost:
+            self._lost()
+            return None
+        if isinstance(answer, Placement):
+            self.fallback.placed(request.request_id, answer.generating)
+        return answer
+
+    def withdraw(self, request: PlacementRequest) -> None:
+        """Another Scheduler is asked for the request from now on."""
+        self.tell(RequestClosed(request_id=request.request_id, digest=request.digest))
+        self._events.send_now()  # the request may come back
 
     def when_to_pause(self, request_id: RequestId, pause: Callable[[int], None]) -> None:
         self._to_pause[request_id] = pause
@@ -112,7 +145,7 @@ class SchedulerFailover:
     def tell(self, event: SchedulerEvent) -> None:
         if isinstance(event, RequestClosed):
             self._to_pause.pop(event.request_id, None)
-            self._fallback.closed(event.request_id)
+            self.fallback.closed(event.request_id)
             if event.is_harmless:
                 self._quarantine.clear(event.digest)
         if isinstance(event, EngineLostWith):
@@ -124,7 +157,12 @@ class SchedulerFailover:
         Scheduler back for placements. Raises ServingError: the Scheduler is away or slow.
         """
         await self._learn()
-        return self._known.readiness
+        return self.known.readiness
+
+    def _begin_to_ask(self, request: PlacementRequest) -> None:
+        self._outbox.asks(request)
+        if request.attempt > 1:
+            self._events.send_now()  # how the attempt before it ended
 
     def _place_alone(self, request: PlacementRequest) -> Placement | Rejection:
         num_lost = self._quarantine.num_lost(request.digest, _now())
@@ -132,7 +170,7 @@ class SchedulerFailover:
             return quarantined()
         if num_lost > request.num_engines_lost:
             request = msgspec.structs.replace(request, num_engines_lost=num_lost)
-        return self._fallback.place(request)
+        return self.fallback.place(request)
 
     async def _ask(self, request: PlacementRequest) -> Placement | Rejection | None:
         """The Scheduler's answer. None if the Scheduler is away."""
@@ -161,7 +199,7 @@ class SchedulerFailover:
         """Post the open requests and the kept events. They are the first messages on a connection: only in this order
         is the list of open requests exact.
         """
-        self._known.begin_anew()
+        self.known.begin_anew()
         open_requests, kept = self._outbox.connected(address.process, _now())
         with suppress(ConnectionLost):
             connection.post(OPEN_REQUESTS, open_requests)
@@ -183,7 +221,8 @@ class SchedulerFailover:
             self._is_back.clear()
             self._away_since = _now()
             self._look_now.set()
-            logger.warning("the Scheduler is away")
+            logger.warning("%s is away", self._name)
+            self.on_change()
         self._reached_at = None
 
     async def _look_forever(self) -> None:
@@ -195,33 +234,36 @@ class SchedulerFailover:
                 if self._events.connection is None:
                     self._lost()
                 else:
-                    logger.warning("the Scheduler is slow: %s", error)
+                    logger.warning("%s is slow: %s", self._name, error)
             except Exception:  # the loop must go on after any error
-                logger.exception("a look at the Scheduler failed")
+                logger.exception("a look at %s failed", self._name)
                 self._lost()
             with suppress(TimeoutError):
-                is_known = self._is_back.is_set() and self._fallback.workers
+                is_known = self._is_back.is_set() and self.fallback.workers
                 async with asyncio.timeout(LOOK_INTERVAL_S if is_known else RETRY_INTERVAL_S):
                     await self._look_now.wait()
             self._look_now.clear()
 
     async def _learn(self) -> None:
         """Learn which workers live. Raises ServingError: the Scheduler is away or slow."""
-        self._known.take(await self._scheduler.roster(self._known.version))
+        self.known.take(await self._scheduler.roster(self.known.version))
         if self._reached_at is None:
             self._reached_at = _now()
-        known = self._known.by_id
+        known = self.known.by_id
         if not known and not self._is_back.is_set() and _now() - self._reached_at < GRACE_S:
             return
-        if self._fallback.workers and not known:
+        if self.fallback.workers and not known:
             self._look_now.set()  # a new Scheduler may have no report of a worker yet
-        self._fallback.workers = tuple(known.values())
-        self._workers.learn({worker: entry.address for worker, entry in known.items()})
+        num_before, self.fallback.workers = len(self.fallback.workers), tuple(known.values())
+        has_changed = not self.is_there or num_before != len(known)
+        self._workers.learn(self._scheduler, {worker: entry.address for worker, entry in known.items()})
         if not self._is_back.is_set():
             self._is_back.set()
             level = logging.WARNING if self._was_there else logging.INFO
-            logger.log(level, "the Scheduler is there and knows %d workers", len(known))
+            logger.log(level, "%s is there and knows %d workers", self._name, len(known))
             self._was_there = True
+        if has_changed:
+            self.on_change()
 
 
 def _now() -> float:

@@ -34,6 +34,7 @@ HOMES = {
     "ray": (
         "*/deployment.py",
         "cluster/app.py",
+        "cluster/cli/ray_store.py",
         "cluster/scaling/published_targets.py",
         "cluster/scaling/serve_policy.py",
         "cluster/scaling/serve_view.py",

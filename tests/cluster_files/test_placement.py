@@ -127,7 +127,7 @@ def test_application_asks_ray_for_what_the_tests_assume() -> None:
         "ingress": _ingress(config),
     }
     asked = {name: [_asked(one.ray_actor_options)] * int(one.num_replicas) for name, one in deployments.items()}
-    asked["scheduler"] = [_asked(_scheduler(config)._bound_deployment.ray_actor_options)]
+    asked["scheduler"] = [_asked(_scheduler(config).ray_actor_options)]
     assert asked == demands()
 
 

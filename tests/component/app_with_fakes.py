@@ -20,10 +20,10 @@ from api.state.redis.read_cache import ReadCache
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.errors import ServingError, StateUnavailable
-from cluster.messages.ids import Path, Pool, RequestId, SloClass, WorkerId
+from cluster.messages.ids import CellName, Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement
 from cluster.messages.transport import LinkSpeed, WorkerTransport
-from cluster.messages.views import ClusterView, QueuedRequest, Readiness, WorkerView
+from cluster.messages.views import CellState, CellsView, CellView, ClusterView, QueuedRequest, Readiness, WorkerView
 from cluster.metrics import Family, MetricSample, Scrape, render
 from router.session.receipt import Terms
 from tests.conformance.watch import watched
@@ -87,14 +87,23 @@ class FakeCluster:
     """One prefill and one decode worker, connected unless a test says otherwise."""
 
     def __init__(
-        self, *, connected: bool = True, mismatch: str | None = None, error: ServingError | None = None
+        self,
+        *,
+        connected: bool = True,
+        mismatch: str | None = None,
+        error: ServingError | None = None,
+        cells: dict[CellName, CellState] | None = None,
     ) -> None:
         self._error = error
+        self._cells = cells
         self._view = ClusterView(
             workers=[a_worker("p0", Pool.PREFILL), a_worker("d0", Pool.DECODE, *(["p0"] if connected else []))],
         )
         self._mismatch = mismatch
         self.scrapes = [a_scrape("ingress", 1.0), a_scrape("prefill", 2.0)]
+
+    async def cells(self) -> CellsView:
+        return CellsView(application="baton", cells=[a_cell("main")])
 
     async def view(self) -> ClusterView:
         if self._error is not None:
@@ -103,7 +112,7 @@ class FakeCluster:
 
     async def readiness(self) -> Readiness:
         view = await self.view()
-        return Readiness(view.num_prefill, view.num_decode, view.num_links, self._mismatch)
+        return Readiness(view.num_prefill, view.num_decode, view.num_links, self._mismatch, self._cells)
 
     async def queue(self) -> list[QueuedRequest]:
         return [
@@ -119,6 +128,12 @@ class FakeCluster:
 
     async def metrics_page(self) -> bytes:
         return render(self.scrapes)
+
+
+def a_cell(name: str, state: CellState = CellState.OPEN) -> CellView:
+    return CellView(
+        name=CellName(name), state=state, num_prefill=1, num_decode=1, num_links=1, num_open=3, num_waiting=2
+    )
 
 
 def a_placement(path: Path, **fields: Any) -> Placement:

@@ -6,6 +6,7 @@ ROUTES: dict[str, str | None] = {
     "GET /healthz": None,
     "GET /readyz": None,
     "GET /metrics": None,
+    "GET /baton/cells": None,
     "GET /baton/links": None,
     "GET /baton/queue": None,
     "GET /baton/receipts": None,

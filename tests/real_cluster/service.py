@@ -64,7 +64,8 @@ class Service:
         self.config_file = folder / "serve.yaml"
         self.config_file.write_text(yaml.safe_dump(config))
         self._config = config
-        self._num_engines = args["prefill"]["replicas"] + args["decode"]["replicas"]
+        num_cells = len(args.get("cells", {}).get("names", ["main"]))
+        self._num_engines = num_cells * (args["prefill"]["replicas"] + args["decode"]["replicas"])
         self.port = free_port()
         self.url = f"http://{self.host}:{self.port}"
         self.log = folder / "baton.log"

@@ -6,7 +6,7 @@ import pytest
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 
-from cluster.app import _ingress, _pool, _scheduler
+from cluster.app import _ingress, _pool, _scheduler, build
 from cluster.config.application import AppConfig, parse
 from decode.deployment import DecodeWorker
 from prefill.deployment import PrefillWorker
@@ -20,7 +20,7 @@ SECTIONS = ("scheduler", "ingress", "prefill", "decode")
 def actor_options_of(config: AppConfig) -> dict[str, dict[str, Any]]:
     """What Ray is told of each deployment's replicas, by the deployment's section of the config."""
     deployments: tuple[Any, ...] = (
-        _scheduler(config)._bound_deployment,
+        _scheduler(config),
         _ingress(config),
         _pool(PrefillWorker, config, config.prefill),
         _pool(DecodeWorker, config, config.decode),
@@ -54,3 +54,25 @@ def test_without_a_choice_any_node_will_do() -> None:
     for options in actor_options_of(parse({"model": MODEL})).values():
         assert options["resources"] == {}
         assert "label_selector" not in options
+
+
+def deployments_of(args: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """The init args of each deployment but the ingress, by its name."""
+    ingress = build({"model": MODEL, **args})
+    _, cells = ingress._bound_deployment.init_args
+    bound = [one._bound_deployment for applications in cells.values() for one in applications]
+    return {one.name: one.init_args for one in bound}
+
+
+def test_only_cell_has_deployments_without_its_name() -> None:
+    deployments = deployments_of({"cells": {"names": ["a"]}})
+    assert list(deployments) == ["Scheduler", "PrefillWorker", "DecodeWorker"]
+    assert {arguments[-1] for arguments in deployments.values()} == {None}
+
+
+def test_each_of_several_cells_has_its_own_scheduler_and_pools() -> None:
+    deployments = deployments_of({"cells": {"names": ["a", "b"]}})
+    kinds = ("Scheduler", "PrefillWorker", "DecodeWorker")
+    assert {name: arguments[-1] for name, arguments in deployments.items()} == {
+        f"{kind}-{cell}": cell for cell in "ab" for kind in kinds
+    }

@@ -27,7 +27,7 @@ from tests.unit.memory_store import MemoryStore
 def registry(monkeypatch: pytest.MonkeyPatch) -> SchedulerRegistry:
     """What Ray would keep. The rest of the process stays as it is."""
     registry = SchedulerRegistry(MemoryStore())
-    monkeypatch.setattr(deployment, "scheduler_registry", lambda: registry)
+    monkeypatch.setattr(deployment, "scheduler_registry", lambda cell: registry)
     monkeypatch.setattr(deployment, "own_interface_of", lambda host: Interface(present(host), None))
     monkeypatch.setattr(deployment, "own_node", lambda: "n0")
     for name in ("join_cluster", "set_up_logging", "collect_rarely"):

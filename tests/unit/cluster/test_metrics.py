@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cluster.messages.ids import Path, WorkerId
+from cluster.messages.ids import CellName, Path, WorkerId
 from cluster.messages.placement import Placement, Prediction, Rejection
 from cluster.metrics import (
     LINKS,
@@ -48,6 +48,11 @@ def test_families_of_one_name_become_one_told_apart_by_their_process() -> None:
         b'baton_links{deployment="ingress",replica="a"} 1.0\n'
         b'baton_links{deployment="scheduler",replica="b"} 2.0\n'
     )
+
+
+def test_samples_of_a_cell_have_its_name() -> None:
+    page = render([Scrape("scheduler", "b", [a_family(2)], CellName("x"))])
+    assert b'baton_links{cell="x",deployment="scheduler",replica="b"} 2.0' in page
 
 
 def test_sample_keeps_its_own_labels() -> None:

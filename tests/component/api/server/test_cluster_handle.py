@@ -6,16 +6,20 @@ from collections.abc import AsyncIterator
 import pytest
 
 from api.server import cluster_handle
+from api.server.cell_views import CellViews
 from api.server.cluster_handle import ClusterHandle
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.worker_client import WorkerConnections
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.ids import CellName
+from cluster.messages.views import CellState, ClusterView, QueuedRequest
 from cluster.rpc.connection import ConnectionLost
 from cluster.scheduler_registry import SchedulerRecord
 from cluster.slo import SloConfig
 from router.session.fallback_placement import FallbackPlacement
 from router.session.scheduler_failover import SchedulerFailover
 from tests.unit.factories import a_view
+
+MAIN = CellName("main")
 
 
 class Client(SchedulerClient):
@@ -50,6 +54,11 @@ async def scheduling(client: Client) -> AsyncIterator[SchedulerFailover]:
     scheduling.close()
 
 
+def a_handle(scheduling: SchedulerFailover, client: Client, max_age_s: float) -> ClusterHandle:
+    views = CellViews("baton", {MAIN: client}, lambda: {MAIN: CellState.OPEN})
+    return ClusterHandle(scheduling.readiness, views, {MAIN: []}, max_age_s)
+
+
 @pytest.mark.parametrize(("max_age_s", "num_asked"), [(60.0, 1), (0.0, 3)])
 async def test_links_and_queue_are_given_again_as_long_as_the_metrics_are(
     client: Client,
@@ -59,7 +68,7 @@ async def test_links_and_queue_are_given_again_as_long_as_the_metrics_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster_handle, "connected_handles", list)
-    cluster = ClusterHandle(scheduling, client, [], max_age_s)
+    cluster = a_handle(scheduling, client, max_age_s)
     for _ in range(3):
         await cluster.view()
         await cluster.queue()
@@ -70,6 +79,6 @@ async def test_those_who_ask_for_the_queue_at_once_share_one_answer(
     client: Client, scheduling: SchedulerFailover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_handle, "connected_handles", list)
-    cluster = ClusterHandle(scheduling, client, [], 0.0)
+    cluster = a_handle(scheduling, client, 0.0)
     await asyncio.gather(*[cluster.queue() for _ in range(100)])
     assert client.num_queues == 1

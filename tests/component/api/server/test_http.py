@@ -21,8 +21,9 @@ from cluster.errors import (
     WorkerUnreachable,
 )
 from cluster.messages.generation import PromptTokenSources
-from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
+from cluster.messages.ids import CellName, Outcome, Path, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Prediction, Slo
+from cluster.messages.views import CellState
 from router.session.receipt import RouteReceipt
 from tests.component.app_with_fakes import (
     CARD,
@@ -75,6 +76,22 @@ async def test_cluster_is_not_ready_while_the_scheduler_is_away() -> None:
     away = FakeCluster(error=WorkerUnreachable("worker scheduler is unreachable", "scheduler"))
     response = await asked("GET", "/readyz", cluster=away)
     assert (response.status_code, error_of(response)["code"]) == (503, "worker_failed")
+
+
+async def test_readiness_of_several_cells_says_which_are_not_ready() -> None:
+    cells = {CellName("a"): CellState.AWAY, CellName("b"): CellState.OPEN}
+    response = await asked("GET", "/readyz", cluster=FakeCluster(cells=cells))
+    assert (response.status_code, response.json()["cells"]) == (200, {"a": "away", "b": "open"})
+    none = dict.fromkeys(cells, CellState.DRAINING)
+    response = await asked("GET", "/readyz", cluster=FakeCluster(cells=none))
+    assert (response.status_code, response.json()["ready"]) == (503, False)
+
+
+async def test_cells_are_listed_with_their_states_and_requests() -> None:
+    response = await asked("GET", "/baton/cells")
+    (cell,) = response.json()["cells"]
+    assert response.json()["application"] == "baton"
+    assert (cell["name"], cell["state"], cell["num_open"], cell["num_waiting"]) == ("main", "open", 3, 2)
 
 
 async def test_queue_says_who_waits_and_for_how_long_yet() -> None:

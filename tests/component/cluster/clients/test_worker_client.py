@@ -182,9 +182,10 @@ async def test_worker_that_leaves_does_not_wait_for_a_scheduler_that_is_away(mon
 async def test_worker_is_found_without_the_scheduler_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.2)
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
-    all_peers = WorkerConnections(SchedulerClient(scheduler.find))
-    all_peers.learn({WORKER: worker.address, WorkerId("old"): worker.address})
-    all_peers.learn({WORKER: worker.address})
+    client = SchedulerClient(scheduler.find)
+    all_peers = WorkerConnections(client)
+    all_peers.learn(client, {WORKER: worker.address, WorkerId("old"): worker.address})
+    all_peers.learn(client, {WORKER: worker.address})
     assert scheduler.listener is not None
     await scheduler.listener.close()
     scheduler.listener = None

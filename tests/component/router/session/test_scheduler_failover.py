@@ -219,7 +219,7 @@ async def test_workers_that_come_last_are_known_when_the_scheduler_dies(stage: S
     await stage.scheduler.start()
     await stage.settled()
     stage.scheduler.workers = [D0]
-    await until(lambda: bool(stage.scheduling._fallback.workers))
+    await until(lambda: bool(stage.scheduling.fallback.workers))
     await stage.scheduler.kill()
     assert by_whom(await stage.scheduling.place(REQUEST)) == "last resort"
 
@@ -232,7 +232,7 @@ async def test_workers_are_known_again_as_soon_as_a_successor_knows_them(stage: 
     await stage.scheduler.start()
     assert (await stage.scheduling.readiness()).num_decode == 0  # before anybody was told that the old one is gone
     stage.scheduler.workers = [D0]
-    await until(lambda: bool(stage.scheduling._fallback.workers))
+    await until(lambda: bool(stage.scheduling.fallback.workers))
 
 
 async def test_without_any_word_of_the_scheduler_a_request_waits_as_long_as_its_class_may(stage: Stage) -> None:
@@ -373,3 +373,39 @@ async def test_last_resort_knows_how_many_engines_were_lost(stage: Stage) -> Non
     stage.scheduling.tell(EngineLostWith(digest=b"poison", worker=WorkerId("d1"), num_engines_lost=1))
     answer = await stage.scheduling.place(msgspec.structs.replace(REQUEST, digest=b"poison"))
     assert isinstance(answer, Placement) and answer.num_engines_lost == 1
+
+
+async def test_caller_with_another_scheduler_to_ask_does_not_wait_for_one_that_is_away(stage: Stage) -> None:
+    assert await stage.scheduling.place_if_there(REQUEST) is None
+    await stage.scheduler.start()
+    await stage.settled()
+    assert await stage.scheduling.place_if_there(REQUEST) == PLACED
+    stage.scheduler.answers.clear()
+    placing = asyncio.create_task(stage.scheduling.place_if_there(REQUEST))
+    await stage.scheduler.asked.wait()
+    await stage.scheduler.kill()
+    assert await placing is None
+
+
+async def test_request_that_another_scheduler_is_asked_for_is_open_here_no_more(stage: Stage) -> None:
+    await stage.scheduler.start()
+    await stage.settled()
+    await stage.scheduling.place_if_there(msgspec.structs.replace(REQUEST, digest=b"d"))
+    stage.scheduling.withdraw(msgspec.structs.replace(REQUEST, digest=b"d"))
+    await stage.scheduling.place_if_there(REQUEST)  # it comes back, and its end is read first
+    assert stage.scheduler.told_when_asked == [RequestClosed(request_id=R, digest=b"d")]
+
+
+async def test_listener_hears_when_the_scheduler_and_its_workers_come_and_go(stage: Stage) -> None:
+    heard: list[tuple[bool, int]] = []
+    stage.scheduling.on_change = lambda: heard.append(
+        (stage.scheduling.is_there, len(stage.scheduling.fallback.workers))
+    )
+    await stage.scheduler.start()
+    await until(lambda: heard == [(True, 1)])
+    stage.scheduler.workers = []
+    stage.scheduling._look_now.set()
+    await until(lambda: heard[-1] == (True, 0))
+    await stage.scheduler.kill()
+    await until(lambda: heard[-1] == (False, 0))
+    assert len(heard) == 3

@@ -7,7 +7,7 @@ import yaml
 
 from cluster.config.application import AppConfig, parse
 from cluster.config.pools import PoolConfig
-from cluster.messages.ids import SloClass
+from cluster.messages.ids import CellName, SloClass
 from cluster.repository import REPO_ROOT, resolve_model
 from cluster.slo import Objective, SloConfig
 
@@ -41,6 +41,17 @@ def test_serve_config_of_the_repository_is_valid(file: Path) -> None:
         ({"prefill": {"kv_lease_s": 4}}, r"\$\.prefill\.kv_lease_s"),
         ({"prefill": {"kv_lease_s": 601}}, r"\$\.prefill\.kv_lease_s"),
         ({"prefill": {"gpus": -1}}, r"\$\.prefill\.gpus"),
+        ({"cells": {"names": []}}, r"\$\.cells\.names"),
+        ({"cells": {"names": ["a", "B"]}}, r"names: 'B' must be 1 to 20 lower-case letters, digits and dashes"),
+        ({"cells": {"names": ["a-"]}}, r"names: 'a-' must be 1 to 20"),
+        ({"cells": {"names": ["a" * 21]}}, r"must be 1 to 20"),
+        ({"cells": {"names": ["a", "b", "a"]}}, r"names: 'a' is there twice"),
+        ({"cells": {"load_bound": 0.9}}, r"\$\.cells\.load_bound"),
+        ({"cells": {"label": ""}}, r"label: leave it out"),
+        (
+            {"cells": {"label": "zone"}, "decode": {"label_selector": {"zone": "x"}}},
+            r"decode: label_selector: leave the label 'zone' out",
+        ),
         ({"decode": {"cpu_threads": 0}}, r"\$\.decode\.cpu_threads"),
         ({"decode": {"max_ongoing_requests": 0}}, r"\$\.decode\.max_ongoing_requests"),
         (
@@ -178,3 +189,11 @@ def test_what_is_not_said_of_a_tenant_is_as_of_all() -> None:
     ).state
     assert (config.max_bytes_of("anonymous"), config.retention_days_of("anonymous")) == (None, 5)
     assert (config.max_bytes_of("f" * 16), config.retention_days_of("f" * 16)) == (2048, 5)
+
+
+def test_cell_runs_on_the_nodes_that_have_its_name() -> None:
+    config = a_config(cells={"names": ["a", "b"], "label": "zone"}, decode={"label_selector": {"gpu": "big"}})
+    of_b = config.on_nodes_of(CellName("b"))
+    assert of_b.scheduler.label_selector == of_b.prefill.label_selector == {"zone": "b"}
+    assert of_b.decode.label_selector == {"gpu": "big", "zone": "b"}
+    assert of_b.ingress.label_selector == {}

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from cluster.messages.ids import WorkerId
+from cluster.messages.ids import CellName, WorkerId
 from cluster.messages.transport import LinkSpeed, Transport
 from cluster.messages.views import ClusterView
 from kvtransfer.transport.link_table import LinkTable, render, table_of
@@ -64,3 +64,19 @@ def test_settings_of_each_worker_follow_with_their_reasons() -> None:
 )
 def test_cluster_without_links_says_so(view: ClusterView, says: str) -> None:
     assert render(table_of(view)).splitlines()[0] == says
+
+
+def test_there_is_no_link_between_cells() -> None:
+    names = [CellName("a"), CellName("b")]
+    workers = [
+        msgspec.structs.replace(worker, cell=cell)
+        for cell in names
+        for worker in (a_prefill_view(f"p-{cell}"), a_decode_view(f"d-{cell}", connected=f"p-{cell}"))
+    ]
+    table = table_of(ClusterView(workers=workers, cells_away=[]))
+    assert [(link.cell, link.prefill, link.decode) for link in table.links] == [
+        ("a", "p-a", "d-a"),
+        ("b", "p-b", "d-b"),
+    ]
+    header, row, *_ = render(table).splitlines()
+    assert (header.split()[:2], row.split()[:2]) == (["cell", "prefill"], ["a", "p-a"])

@@ -1,0 +1,63 @@
+"""Scheduling: how an ingress replica reaches the Scheduler, or the Schedulers of several cells."""
+
+from api.server.cell_views import CellViews
+from cluster import metrics
+from cluster.clients.drain_watch import DrainWatch
+from cluster.clients.scheduler_client import SchedulerClient
+from cluster.clients.worker_cells import WorkerCells
+from cluster.clients.worker_client import WorkerConnections
+from cluster.config.application import AppConfig
+from cluster.messages.ids import CellName
+from cluster.messages.views import Readiness
+from cluster.serve_context import application, cell_states, scheduler_finder
+from router.cells.cell_chooser import CellChooser
+from router.session.cell_board import CellBoard
+from router.session.cell_port import CellPort, LeftBecause
+from router.session.fallback_placement import FallbackPlacement
+from router.session.ports import SchedulerPort
+from router.session.scheduler_failover import SchedulerFailover
+
+
+class Scheduling:
+    def __init__(self, config: AppConfig) -> None:
+        names, are_several = config.cells.names, config.cells.are_several
+        clients = {name: SchedulerClient(scheduler_finder(name if are_several else None)) for name in names}
+        worker_cells = WorkerCells(clients)
+        address_book = worker_cells if are_several else clients[names[0]]
+        self.workers = WorkerConnections(address_book, config.ingress.max_unread_tokens)
+        self._cells = {
+            name: SchedulerFailover(client, self.workers, FallbackPlacement(config.slo), name if are_several else None)
+            for name, client in clients.items()
+        }
+        chooser = CellChooser(config.cells.load_bound)
+        self._board = CellBoard(self._cells, chooser)
+        self.views = CellViews(application(), clients, self._board.states)
+        self._cell_port: CellPort | None = None
+        self._drain_watch: DrainWatch | None = None
+        if are_several:
+            self._cell_port = CellPort(self._cells, chooser, self._board, worker_cells, config.slo, _count)
+            states = cell_states()
+            self._drain_watch = DrainWatch(lambda: states.draining(names), self._board.drain)
+        self.port: SchedulerPort = self._cell_port or self._cells[names[0]]
+
+    async def readiness(self) -> Readiness:
+        """Raises ServingError while no Scheduler can be reached."""
+        if self._cell_port is None:
+            return await next(iter(self._cells.values())).readiness()
+        return await self._board.readiness()
+
+    def export(self) -> None:
+        """Set the metrics that show what is known now."""
+        if self._cell_port is not None:
+            for cell, number in self._cell_port.num_open.items():
+                metrics.CELL_REQUESTS.labels(cell).set(number)
+
+    def close(self) -> None:
+        if self._drain_watch is not None:
+            self._drain_watch.close()
+        for cell in self._cells.values():
+            cell.close()
+
+
+def _count(cell: CellName, why: LeftBecause) -> None:
+    metrics.CELL_LEFT.labels(cell, why).inc()

@@ -1,0 +1,98 @@
+"""CellBoard: which of its cells an ingress can use: their Schedulers and workers, and what an operator has said."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from cluster.messages.ids import CellName
+from cluster.messages.views import CellState, Readiness
+from router.cells.cell_chooser import CellChooser
+from router.session.scheduler_failover import SchedulerFailover
+
+
+class CellBoard:
+    def __init__(self, cells: Mapping[CellName, SchedulerFailover], chooser: CellChooser) -> None:
+        """`chooser` is kept up to date."""
+        self._cells = cells
+        self._chooser = chooser
+        self._draining: frozenset[CellName] = frozenset()
+        self._some_open = asyncio.Event()
+        """Some cell takes new requests."""
+        self.on_unable: Callable[[CellName], None] = lambda name: None
+        """Called when a cell cannot place requests any more."""
+        for name, cell in cells.items():
+            cell.on_change = self._changes(name)
+            cell.on_change()
+
+    def drain(self, cells: frozenset[CellName]) -> None:
+        """These cells take no new requests from now on, and all others do."""
+        self._draining = cells
+        for name in self._cells:
+            self._changed(name)
+
+    def drains(self, name: CellName) -> bool:
+        return name in self._draining
+
+    def can_place(self, name: CellName) -> bool:
+        """Whether the Scheduler of a cell is there and knows a worker."""
+        cell = self._cells[name]
+        return cell.is_there and len(cell.fallback.workers) > 0
+
+    def states(self) -> dict[CellName, CellState]:
+        return {name: self._state_of(name) for name in self._cells}
+
+    async def readiness(self) -> Readiness:
+        """Whether some cell can serve, as the Schedulers see it now. Raises ServingError: none answers."""
+        there = [cell for cell in self._cells.values() if cell.is_there] or list(self._cells.values())
+        answers = await asyncio.gather(*(cell.readiness() for cell in there), return_exceptions=True)
+        known = [answer for answer in answers if isinstance(answer, Readiness)]
+        if not known:
+            raise next(answer for answer in answers if isinstance(answer, BaseException))
+        return Readiness(
+            num_prefill=sum(cell.num_prefill for cell in known),
+            num_decode=sum(cell.num_decode for cell in known),
+            num_links=sum(cell.num_links for cell in known),
+            mismatch=next((cell.mismatch for cell in known if cell.mismatch is not None), None),
+            cells=self.states(),
+        )
+
+    def without_scheduler(self, num_open: Mapping[CellName, int]) -> CellName | None:
+        """The least crowded cell among those whose Schedulers are away and whose workers are known. None if there is
+        none. `num_open`: the open requests in each cell.
+        """
+        alone = [name for name, cell in self._cells.items() if not cell.is_there and len(cell.fallback.workers)]
+        alone = [name for name in alone if name not in self._draining] or alone
+        return min(alone, key=lambda name: num_open[name] / len(self._cells[name].fallback.workers), default=None)
+
+    async def some_opens(self, until: float) -> bool:
+        """Wait until some cell takes new requests. Returns False if none does in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._some_open.wait()
+        return self._some_open.is_set()
+
+    def _changes(self, name: CellName) -> Callable[[], None]:
+        return lambda: self._changed(name)
+
+    def _changed(self, name: CellName) -> None:
+        """A cell's Scheduler or its workers have come or gone, or the cell drains or not."""
+        self._chooser.set_cell(
+            name, capacity=max(len(self._cells[name].fallback.workers), 1), is_open=self._takes_new(name)
+        )
+        if any(self._takes_new(cell) for cell in self._cells):
+            self._some_open.set()
+        else:
+            self._some_open.clear()
+        if not self.can_place(name):
+            self.on_unable(name)
+
+    def _takes_new(self, name: CellName) -> bool:
+        return self.can_place(name) and name not in self._draining
+
+    def _state_of(self, name: CellName) -> CellState:
+        cell = self._cells[name]
+        if not cell.is_there:
+            return CellState.AWAY
+        if name in self._draining:
+            return CellState.DRAINING
+        return CellState.OPEN if cell.known.readiness.num_links else CellState.NOT_READY
