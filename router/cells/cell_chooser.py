@@ -1,12 +1,13 @@
 """CellChooser: in which order an ingress asks its cells for a request. A cell is a Scheduler with its workers. Pure.
 
-1. A request prefers the cell that its *key* names. The key is a block of its prompt that the requests of its
-   conversation share and most other requests do not (router/cells/prefix_keys.py). All ingresses rank the cells of a
-   key alike, without a word between them, and few keys move when a cell comes or goes.
-2. A cell that has more than its share of the open requests of this ingress is passed over.
-3. A request that is placed anew stays in its cell as long as that cell is open.
+1. A request prefers the cell in which this ingress has placed the longest prefix of its prompt.
+2. If there is none, the request prefers the cell that its *key* names: a block of its prompt that the requests of its
+   conversation share and most others do not (router/cells/prefix_keys.py). All ingresses rank the cells of a key alike,
+   without a word between them, and few keys move when a cell comes or goes.
+3. A cell that has more than its share of the open work of this ingress is passed over.
+4. A request that is placed anew stays in its cell as long as that cell is open.
 
-With one cell nothing is computed.
+With one open cell nothing is computed.
 """
 
 from hashlib import blake2b
@@ -14,49 +15,88 @@ from math import log
 from typing import Final, final
 
 from cluster.messages.ids import CellName, RequestId
+from cluster.messages.kv_events import BlockKey
 from cluster.messages.placement import PlacementRequest
+from router.cells.placed_prefixes import PlacedPrefixes
 from router.cells.prefix_keys import PrefixKeys
 
 LOAD_BOUND: Final = 1.25
-"""Most open requests of a cell, as a multiple of its share of the open requests of the ingress. Lower moves requests
-away from the KV that their cell has of their prompts; higher loads the cells less evenly.
+"""Most open work of a cell, as a multiple of its share of the open work of the ingress. Lower moves requests away from
+the KV that their cell has of their prompts; higher loads the cells less evenly.
 """
-SLACK: Final = 4.0
-"""Open requests per unit of capacity that a cell may always have. Lower moves requests while the cells have room;
-higher loads the cells less evenly.
+SLACK_TOKENS: Final = 40_000.0
+"""Open work per worker that a cell may always have. Lower moves requests while their cell has room; higher loads the
+cells less evenly.
+"""
+ANSWER_TOKENS: Final = 2_000
+"""Prompt tokens that count as much work as an answer. Higher spreads requests by their number; lower spreads them by
+their prompts alone.
+"""
+POPULAR_SHARE: Final = 0.25
+"""Share of the requests of a cell that makes a prefix popular. Lower spreads the questions to one document over cells;
+higher leaves more requests to one cell, whose load then sends them to others.
 """
 
 
 @final
 class _Cell:
-    __slots__ = ("capacity", "is_open", "load", "name", "seed")
+    __slots__ = ("capacity", "is_open", "load", "name", "salt")
 
     def __init__(self, name: CellName) -> None:
         self.name = name
-        self.seed = name.encode()
+        self.salt = blake2b(name.encode(), digest_size=32).digest()
         self.capacity = 1.0
         self.is_open = False
         self.load = 0
-        """Open requests of this ingress."""
+        """Open work of this ingress, in tokens."""
+
+    @property
+    def crowding(self) -> float:
+        """Open work per worker."""
+        return self.load / self.capacity
+
+    def distance(self, key: BlockKey) -> float:
+        """Weighted rendezvous hashing: the key belongs to the cell with the least distance. Each cell is the nearest
+        one of a share of the keys that is proportional to its capacity, and no distance depends on another cell.
+        """
+        digest = blake2b(key, digest_size=6, key=self.salt).digest()
+        return -log((int.from_bytes(digest, "big") + 0.5) / 2.0**48) / self.capacity
+
+
+@final
+class _Open:
+    """An open request, and the cell that has it."""
+
+    __slots__ = ("cell", "work")
+
+    def __init__(self, cell: _Cell, work: int) -> None:
+        self.cell = cell
+        self.work = work
+        cell.load += work
 
 
 @final
 class CellChooser:
     def __init__(self, load_bound: float = LOAD_BOUND) -> None:
-        if not load_bound >= 1.0:
+        if not 1.0 <= load_bound < float("inf"):
             raise ValueError(
-                f"load_bound is {load_bound}, but the cells cannot all have less than their share: give 1 or more"
+                f"load_bound is {load_bound}: give 1 or more, because cells cannot all be below their share"
             )
         self._load_bound = load_bound
         self._cells: dict[CellName, _Cell] = {}
-        self._cell_of: dict[RequestId, _Cell] = {}
-        """The cell that has each open request, which may have been removed since."""
+        self._open: dict[RequestId, _Open] = {}
         self._keys = PrefixKeys()
+        self._placed = PlacedPrefixes()
+
+    @property
+    def num_remembered(self) -> int:
+        """Blocks of prompts that the chooser remembers."""
+        return len(self._placed) + self._keys.num_counted
 
     def set_cell(self, name: CellName, *, capacity: float, is_open: bool) -> None:
         """Add a cell, or change it. `capacity`: its workers. A cell that is not open drains or is away."""
         if not 0.0 < capacity < float("inf"):
-            raise ValueError(f"cell {name!r} has a capacity of {capacity}: give a positive number")
+            raise ValueError(f"cell {name!r} has a capacity of {capacity}: give the number of its workers")
         cell = self._cells.get(name)
         if cell is None:
             cell = self._cells[name] = _Cell(name)
@@ -70,11 +110,10 @@ class CellChooser:
         """All open cells, in the order in which they should be asked. Empty if none is open."""
         cells = [cell for cell in self._cells.values() if cell.is_open]
         if len(cells) > 1:
-            cells = self._ranked(cells, request)
-            own = self._cell_of.get(request.request_id)
-            if own is not None and own in cells:
-                cells.remove(own)
-                cells.insert(0, own)
+            cells = self._by_load(self._by_prefix(cells, request), work_of(request))
+            own = self._open.get(request.request_id)
+            if own is not None and own.cell in cells:
+                _move_to_front(cells, own.cell)
         return [cell.name for cell in cells]
 
     def placed(self, request: PlacementRequest, name: CellName) -> None:
@@ -83,48 +122,54 @@ class CellChooser:
         cell = self._cells.get(name)
         if cell is None:  # it was removed while it answered
             cell = _Cell(name)
-        cell.load += 1
-        self._cell_of[request.request_id] = cell
+        self._open[request.request_id] = _Open(cell, work_of(request))
+        if len(self._cells) > 1:
+            self._placed.placed(request.block_hashes, self._keys.key_at(request.block_hashes), name)
 
     def ended(self, request_id: RequestId) -> None:
         """The request is open no more. Does nothing if it was never placed, or has ended before."""
-        if (cell := self._cell_of.pop(request_id, None)) is not None:
-            cell.load -= 1
+        if (known := self._open.pop(request_id, None)) is not None:
+            known.cell.load -= known.work
 
     def cell_of(self, request_id: RequestId) -> CellName | None:
         """The cell that has an open request, even if the cell was removed since. None for any other request."""
-        cell = self._cell_of.get(request_id)
-        return None if cell is None else cell.name
+        known = self._open.get(request_id)
+        return None if known is None else known.cell.name
 
-    def _ranked(self, cells: list[_Cell], request: PlacementRequest) -> list[_Cell]:
-        key = self._keys.key_of(request.block_hashes)
-        if key is None:
-            return sorted(cells, key=_crowding)
-        ranked = sorted(cells, key=lambda cell: _distance(key, cell))
-        per_unit = self._load_bound * (sum(cell.load for cell in cells) + 1) / sum(cell.capacity for cell in cells)
-        most = max(per_unit, SLACK)
-        free = [cell for cell in ranked if _crowding(cell) < most]
-        full = [cell for cell in ranked if _crowding(cell) >= most]
-        return free + sorted(full, key=_crowding)
+    def _by_prefix(self, cells: list[_Cell], request: PlacementRequest) -> list[_Cell]:
+        """The cells in the order of the prompt's key. Without a key they are in the order of their load."""
+        blocks = request.block_hashes
+        if request.attempt == 1:
+            self._keys.count(blocks, POPULAR_SHARE / len(cells))
+        key_at = self._keys.key_at(blocks)
+        if key_at >= len(blocks):
+            return sorted(cells, key=lambda cell: cell.crowding)
+        key = blocks[key_at]
+        ranked = sorted(cells, key=lambda cell: cell.distance(key))
+        known = self._cells.get(self._placed.find(blocks, key_at) or CellName(""))
+        if known is not None and known.is_open:
+            _move_to_front(ranked, known)
+        return ranked
+
+    def _by_load(self, cells: list[_Cell], work: int) -> list[_Cell]:
+        """The cells with room in their order, and then the others by their load."""
+        total, capacity = sum(cell.load for cell in cells) + work, sum(cell.capacity for cell in cells)
+        most = max(self._load_bound * total / capacity, SLACK_TOKENS)
+        full = [cell for cell in cells if cell.crowding >= most]
+        return [cell for cell in cells if cell.crowding < most] + sorted(full, key=lambda cell: cell.crowding)
 
     def validate(self) -> None:
-        """Assert every invariant."""
-        loads: dict[int, int] = {}
-        for cell in self._cell_of.values():
-            loads[id(cell)] = loads.get(id(cell), 0) + 1
-        assert all(cell.load == loads.get(id(cell), 0) for cell in self._cells.values())
+        """Assert every invariant. Tests call it after each event."""
+        for cell in self._cells.values():
+            assert cell.load == sum(known.work for known in self._open.values() if known.cell is cell)
         self._keys.validate()
 
 
-def _crowding(cell: _Cell) -> float:
-    """Open requests per unit of capacity."""
-    return cell.load / cell.capacity
+def work_of(request: PlacementRequest) -> int:
+    """What a request counts as load of its cell, in tokens."""
+    return request.num_prompt_tokens + ANSWER_TOKENS * request.num_sequences
 
 
-def _distance(key: bytes, cell: _Cell) -> float:
-    """Weighted rendezvous hashing: the cell with the least distance has the key. Each cell is the nearest one of a
-    share of the keys that is proportional to its capacity, and its distance does not depend on the other cells.
-    """
-    digest = blake2b(key, digest_size=7, key=blake2b(cell.seed, digest_size=32).digest()).digest()
-    uniform = (int.from_bytes(digest, "big") + 0.5) / 2.0**56
-    return -log(uniform) / cell.capacity
+def _move_to_front(cells: list[_Cell], cell: _Cell) -> None:
+    cells.remove(cell)
+    cells.insert(0, cell)
