@@ -9,7 +9,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -26,7 +26,7 @@ from cluster.simulation.pools.simulated_pools import SimulatedPools
 from cluster.simulation.pools.simulated_worker import Prompt
 from cluster.simulation.traffic.workload import RequestRecord, SimRequest
 from router.pending_placements import PendingPlacements
-from router.session.ports import SessionPorts
+from router.session.ports import DecodePort, PrefillPort, SessionPorts
 from router.session.receipt import RouteReceipt, Terms
 from router.session.session import Session
 
@@ -42,6 +42,20 @@ class ElasticRun(NamedTuple):
 
 
 Watch = Callable[[RequestRecord], None]
+Pauses = dict[RequestId, Callable[[int], None]]
+"""How each open request is told to pause."""
+
+
+class PlacingScheduler(Protocol):
+    """What a client asks: the Scheduler, or what stands before several (cluster/simulation/cells/cell_front.py)."""
+
+    async def place(self, request: PlacementRequest, /) -> Placement | Rejection: ...
+
+    def tell(self, event: SchedulerEvent, /) -> None: ...
+
+
+class WorkerPorts(PrefillPort, DecodePort, Protocol):
+    """The workers of all pools."""
 
 
 def simulate(
@@ -60,7 +74,7 @@ def simulate(
         scheduler = make_scheduler()
         return await serve(workload, SimulatedPools(setting, scheduler), scheduler, watch)
 
-    with _uncollected():
+    with uncollected():
         return VirtualLoop().run(run())
 
 
@@ -80,7 +94,7 @@ def simulate_elastic(
         records = await serve(workload, pools, scheduler)
         return ElasticRun(records, elastic.worker_s(), asyncio.get_running_loop().time(), elastic.changes)
 
-    with _uncollected():
+    with uncollected():
         return VirtualLoop().run(run())
 
 
@@ -88,19 +102,34 @@ async def serve(
     workload: Sequence[SimRequest], pools: SimulatedPools, scheduler: SchedulerUnderTest, watch: Watch | None = None
 ) -> list[RequestRecord]:
     """Start a client for each request at the time of its arrival, and wait for all records."""
+    pauses: Pauses = {}
+    if isinstance(scheduler, PendingPlacements):
+        pass_pauses(scheduler, pauses)
+    setting = pools.setting
+    return await serve_clients(
+        workload, lambda number, sim: Client(number, sim, setting, pools, scheduler, pauses), watch
+    )
+
+
+async def serve_clients(
+    workload: Sequence[SimRequest], client_of: Callable[[int, SimRequest], "Client"], watch: Watch | None = None
+) -> list[RequestRecord]:
+    """As `serve`. `client_of` makes the client of a request, from the request's number in the workload."""
     loop = asyncio.get_running_loop()
     tasks = []
-    pauses: dict[RequestId, Callable[[int], None]] = {}
-    if isinstance(scheduler, PendingPlacements):
-        scheduler.on_pause = lambda _, pause, _slo_class: pauses[pause.request_id](pause.attempt)
     for number, sim in enumerate(workload):
         if (wait_s := sim.arrival_s - loop.time()) > 0:
             await asyncio.sleep(wait_s)
-        task = loop.create_task(_Client(number, sim, pools, scheduler, pauses).run())
+        task = loop.create_task(client_of(number, sim).run())
         if watch is not None:
             task.add_done_callback(partial(_show, watch))
         tasks.append(task)
     return [await task for task in tasks]
+
+
+def pass_pauses(scheduler: PendingPlacements, pauses: Pauses) -> None:
+    """Tell the open requests of `pauses` when the Scheduler wants them to pause."""
+    scheduler.on_pause = lambda _, pause, _slo_class: pauses[pause.request_id](pause.attempt)
 
 
 def _show(watch: Watch, task: "asyncio.Task[RequestRecord]") -> None:
@@ -109,7 +138,7 @@ def _show(watch: Watch, task: "asyncio.Task[RequestRecord]") -> None:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Switch the garbage collector off. A run has many objects and few cycles, and the collector's search for cycles
     takes a quarter of the run's time.
     """
@@ -122,24 +151,24 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-class _Client:
+class Client:
     """The client of one request, which is also the SchedulerPort and the RequestObserver of its sessions."""
 
     def __init__(
         self,
         number: int,
         sim: SimRequest,
-        pools: SimulatedPools,
-        scheduler: SchedulerUnderTest,
-        pauses: dict[RequestId, Callable[[int], None]],
+        setting: ClusterSetting,
+        workers: WorkerPorts,
+        scheduler: PlacingScheduler,
+        pauses: Pauses,
     ) -> None:
-        """`pauses`: how each open request is told to pause."""
         self._number = number
         self._sim = sim
-        self._setting = pools.setting
+        self._setting = setting
         self._scheduler = scheduler
         self._pauses = pauses
-        self._ports = SessionPorts(scheduler=self, prefill=pools, decode=pools, observer=self)
+        self._ports = SessionPorts(scheduler=self, prefill=workers, decode=workers, observer=self)
         self._receipt: RouteReceipt | None = None
 
     async def run(self) -> RequestRecord:

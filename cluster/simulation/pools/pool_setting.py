@@ -91,6 +91,8 @@ class ClusterSetting(msgspec.Struct, frozen=True, kw_only=True):
     """Requests can be resumed. Only then the first token of the prefill worker goes to the client."""
     max_tries: int = 1
     """Most times that a client sends one request: the first time, and again after each Retry-After."""
+    cell: str = ""
+    """Name of the cell of these workers, with which their ids begin. Empty if there is one cell."""
 
 
 def worker_name(pool: Pool, index: int) -> str:

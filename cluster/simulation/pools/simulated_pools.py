@@ -161,7 +161,8 @@ class SimulatedPools:
         place = worker_name(pool, index)
         generation = self._places.get(place, 0)
         self._places[place] = generation + 1
-        name = WorkerId(f"{place}.{generation}" if generation else place)
+        cell = f"{self.setting.cell}/" if self.setting.cell else ""
+        name = WorkerId(f"{cell}{place}.{generation}" if generation else f"{cell}{place}")
         setting = self._pool(pool)
         worker = SimulatedWorker(
             name,

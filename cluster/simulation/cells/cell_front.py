@@ -1,0 +1,82 @@
+"""CellFront: an ingress before several cells. It chooses a cell for each request, as an ingress of production does."""
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+
+from cluster.messages.ids import CellName, RequestId
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.scheduler_events import (
+    EngineLostWith,
+    FirstToken,
+    HandoffChecked,
+    PrefillDone,
+    RequestClosed,
+    SchedulerEvent,
+    WorkerLost,
+)
+from cluster.simulation.cells.cell_workers import cell_of_worker
+from cluster.simulation.pools.reporter import SchedulerUnderTest
+from router.cells.cell_chooser import CellChooser
+
+MOST_ASKED = 3
+"""Cells that are asked for one placement. Fewer refuse requests for which another cell has room; more ask a cluster
+that is full again and again.
+"""
+
+RETRY_AFTER_S = 5.0
+"""Retry-After while no cell is open, in seconds. Lower has clients come back in vain; higher keeps them away from cells
+that are open again.
+"""
+
+
+class CellFront:
+    """One ingress, with a chooser of its own. What a session tells goes to the Scheduler that it concerns."""
+
+    def __init__(self, schedulers: Mapping[CellName, SchedulerUnderTest], chooser: CellChooser) -> None:
+        self._schedulers = schedulers
+        self._chooser = chooser
+        self._loop = asyncio.get_running_loop()
+        self.num_placed = 0
+        """Placements."""
+        self.num_moved = 0
+        """Placements in another cell than the one that was asked first."""
+
+    async def place(self, request: PlacementRequest) -> Placement | Rejection:
+        """Ask one cell after another. Returns the rejection with the shortest Retry-After if all refuse."""
+        began_at, rejections = self._loop.time(), list[Rejection]()
+        for name in self._chooser.order(request)[:MOST_ASKED]:
+            self._leave(request.request_id, name)
+            self._chooser.placed(request, name)
+            asked = msgspec.structs.replace(request, age_s=request.age_s + self._loop.time() - began_at)
+            answer = await self._schedulers[name].place(asked)
+            if isinstance(answer, Placement):
+                self.num_placed += 1
+                self.num_moved += bool(rejections)
+                return answer
+            rejections.append(answer)
+            if answer.is_quarantined:
+                return answer
+        if not rejections:
+            return Rejection(retry_after_s=RETRY_AFTER_S, why="all cells drain")
+        return min(rejections, key=lambda rejection: rejection.retry_after_s)
+
+    def tell(self, event: SchedulerEvent) -> None:
+        match event:
+            case PrefillDone() | FirstToken() | RequestClosed():
+                cell = self._chooser.cell_of(event.request_id)
+            case WorkerLost() | EngineLostWith():
+                cell = cell_of_worker(event.worker)
+            case HandoffChecked():
+                cell = cell_of_worker(event.decode)
+        if cell is not None:
+            self._schedulers[cell].tell(event)
+        if isinstance(event, RequestClosed):
+            self._chooser.ended(event.request_id)
+
+    def _leave(self, request_id: RequestId, name: CellName) -> None:
+        """Withdraw the request from the cell that has it, unless it is this one."""
+        before = self._chooser.cell_of(request_id)
+        if before is not None and before != name:
+            self._schedulers[before].tell(RequestClosed(request_id=request_id))
