@@ -24,7 +24,7 @@ class CellsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     than one Scheduler can; fewer cells find more prefixes and share their workers better.
     """
     load_bound: Annotated[float, Meta(ge=1, le=10)] = 1.25
-    """Most open requests of a cell, as a multiple of its share of the open requests of an ingress replica. A lower
+    """Most open work of a cell, in tokens, as a multiple of its share of the open work of an ingress replica. A lower
     bound moves requests away from the KV that their cell has of their prompts; a higher one loads the cells less
     evenly.
     """

@@ -116,13 +116,17 @@ class CellChooser:
                 _move_to_front(cells, own.cell)
         return [cell.name for cell in cells]
 
-    def placed(self, request: PlacementRequest, name: CellName) -> None:
-        """The request is in this cell from now on, and in no other one."""
+    def asked(self, request: PlacementRequest, name: CellName) -> None:
+        """The request is in this cell from now on, and in no other one. The cell may still refuse it."""
         self.ended(request.request_id)
         cell = self._cells.get(name)
         if cell is None:  # it was removed while it answered
             cell = _Cell(name)
         self._open[request.request_id] = _Open(cell, work_of(request))
+
+    def placed(self, request: PlacementRequest, name: CellName) -> None:
+        """The request is in this cell, which computes its prompt."""
+        self.asked(request, name)
         if len(self._cells) > 1:
             self._placed.placed(request.block_hashes, self._keys.key_at(request.block_hashes), name)
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.config.cells import CellsConfig
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import (
@@ -21,6 +22,7 @@ from cluster.messages.scheduler_events import (
 )
 from cluster.messages.views import CellState
 from cluster.slo import SloConfig
+from router.cells.cell_chooser import LOAD_BOUND
 from router.session.cell_port import LeftBecause
 from tests.unit.factories import a_placement_request
 from tests.unit.router.session.fake_cells import NO_WORKER, OVERLOAD, QUARANTINED, FakeCell, Stage
@@ -68,6 +70,24 @@ async def test_refused_request_goes_to_the_next_cell(refusal: Rejection, why: Le
     assert by(await stage.port.place(a_request())) == second
     assert (stage[first].open, stage[second].open) == (set(), {R})
     assert stage.left == [(first, why)]
+
+
+async def test_prompt_that_all_cells_refuse_keeps_its_cell() -> None:
+    """The cell has its KV blocks, and those that refuse it have not."""
+    stage = Stage("a", "b", "c")
+    first, _ = preferred(stage, a_request())
+    await stage.port.place(a_request())
+    stage.port.tell(RequestClosed(request_id=R))
+    for cell in stage.cells.values():
+        cell.answer = OVERLOAD
+    for number in range(5):
+        assert await stage.port.place(a_request(f"r{number}")) == OVERLOAD
+        stage.port.tell(RequestClosed(request_id=RequestId(f"r{number}")))
+    assert preferred(stage, a_request())[0] == first
+
+
+def test_config_has_the_bound_of_the_chooser() -> None:
+    assert CellsConfig().load_bound == LOAD_BOUND
 
 
 async def test_quarantine_is_final() -> None:
@@ -164,7 +184,9 @@ async def test_draining_cell_gets_no_new_request_and_gets_them_again_when_it_ope
     stage.drain(first)
     assert by(await stage.port.place(a_request("r1"))) == second
     stage.drain()
-    assert by(await stage.port.place(a_request("r2"))) == first
+    assert by(await stage.port.place(a_request("r1", attempt=2))) == second
+    others = [by(await stage.port.place(a_request(f"o{number}", f"other {number}"))) for number in range(20)]
+    assert first in others
 
 
 async def test_ingress_places_where_all_schedulers_are_away() -> None:
