@@ -1,11 +1,10 @@
 """CellChooser: in which order an ingress asks its cells for a request. A cell is a Scheduler with its workers. Pure.
 
-1. A request prefers the cell in which this ingress has placed the longest prefix of its prompt.
-2. If there is none, the request prefers the cell that its *key* names: a block of its prompt that the requests of its
-   conversation share and most others do not (router/cells/prefix_keys.py). All ingresses rank the cells of a key alike,
-   without a word between them, and few keys move when a cell comes or goes.
-3. A cell that has more than its share of the open work of this ingress is passed over.
-4. A request that is placed anew stays in its cell as long as that cell is open.
+1. A request prefers the cell that its *key* names: a block of its prompt that the requests of its conversation share
+   and most others do not (router/cells/prefix_keys.py). All ingresses rank the cells of a key alike, without a word
+   between them, and few keys move when a cell comes or goes.
+2. A cell that has more than its share of the open work of this ingress is passed over.
+3. A request that is placed anew stays in its cell as long as that cell is open.
 
 With one open cell nothing is computed.
 """
@@ -17,14 +16,13 @@ from typing import Final, final
 from cluster.messages.ids import CellName, RequestId
 from cluster.messages.kv_events import BlockKey
 from cluster.messages.placement import PlacementRequest
-from router.cells.placed_prefixes import PlacedPrefixes
 from router.cells.prefix_keys import PrefixKeys
 
 LOAD_BOUND: Final = 1.25
 """Most open work of a cell, as a multiple of its share of the open work of the ingress. Lower moves requests away from
 the KV that their cell has of their prompts; higher loads the cells less evenly.
 """
-SLACK_TOKENS: Final = 40_000.0
+SLACK_TOKENS: Final = 80_000
 """Open work per worker that a cell may always have. Lower moves requests while their cell has room; higher loads the
 cells less evenly.
 """
@@ -33,8 +31,8 @@ ANSWER_TOKENS: Final = 2_000
 their prompts alone.
 """
 POPULAR_SHARE: Final = 0.25
-"""Share of the requests of a cell that makes a prefix popular. Lower spreads the questions to one document over cells;
-higher leaves more requests to one cell, whose load then sends them to others.
+"""Share of a cell's mean number of open requests that makes a prefix popular. Lower spreads the questions to one
+document over cells; higher leaves more requests to one cell, whose load then sends them to others.
 """
 
 
@@ -67,11 +65,13 @@ class _Cell:
 class _Open:
     """An open request, and the cell that has it."""
 
-    __slots__ = ("cell", "work")
+    __slots__ = ("cell", "counted", "work")
 
-    def __init__(self, cell: _Cell, work: int) -> None:
+    def __init__(self, cell: _Cell, work: int, counted: list[BlockKey] | None) -> None:
         self.cell = cell
         self.work = work
+        self.counted = counted
+        """The prefixes that it counts for. None if it came while there was one cell."""
         cell.load += work
 
 
@@ -86,12 +86,11 @@ class CellChooser:
         self._cells: dict[CellName, _Cell] = {}
         self._open: dict[RequestId, _Open] = {}
         self._keys = PrefixKeys()
-        self._placed = PlacedPrefixes()
 
     @property
     def num_remembered(self) -> int:
         """Blocks of prompts that the chooser remembers."""
-        return len(self._placed) + self._keys.num_counted
+        return self._keys.num_remembered
 
     def set_cell(self, name: CellName, *, capacity: float, is_open: bool) -> None:
         """Add a cell, or change it. `capacity`: its workers. A cell that is not open drains or is away."""
@@ -111,29 +110,27 @@ class CellChooser:
         cells = [cell for cell in self._cells.values() if cell.is_open]
         if len(cells) > 1:
             cells = self._by_load(self._by_prefix(cells, request), work_of(request))
-            own = self._open.get(request.request_id)
-            if own is not None and own.cell in cells:
-                _move_to_front(cells, own.cell)
+            own = self.cell_of(request.request_id)
+            cells.sort(key=lambda cell: cell.name != own)
         return [cell.name for cell in cells]
 
-    def asked(self, request: PlacementRequest, name: CellName) -> None:
-        """The request is in this cell from now on, and in no other one. The cell may still refuse it."""
+    def placed(self, request: PlacementRequest, name: CellName) -> None:
+        """The request is in this cell from now on, and in no other one."""
         self.ended(request.request_id)
         cell = self._cells.get(name)
         if cell is None:  # it was removed while it answered
             cell = _Cell(name)
-        self._open[request.request_id] = _Open(cell, work_of(request))
-
-    def placed(self, request: PlacementRequest, name: CellName) -> None:
-        """The request is in this cell, which computes its prompt."""
-        self.asked(request, name)
-        if len(self._cells) > 1:
-            self._placed.placed(request.block_hashes, self._keys.key_at(request.block_hashes), name)
+        counted = None
+        if (num_cells := len(self._cells)) > 1:
+            counted = self._keys.opened(request.block_hashes, POPULAR_SHARE / num_cells)
+        self._open[request.request_id] = _Open(cell, work_of(request), counted)
 
     def ended(self, request_id: RequestId) -> None:
         """The request is open no more. Does nothing if it was never placed, or has ended before."""
         if (known := self._open.pop(request_id, None)) is not None:
             known.cell.load -= known.work
+            if known.counted is not None:
+                self._keys.closed(known.counted)
 
     def cell_of(self, request_id: RequestId) -> CellName | None:
         """The cell that has an open request, even if the cell was removed since. None for any other request."""
@@ -143,17 +140,11 @@ class CellChooser:
     def _by_prefix(self, cells: list[_Cell], request: PlacementRequest) -> list[_Cell]:
         """The cells in the order of the prompt's key. Without a key they are in the order of their load."""
         blocks = request.block_hashes
-        if request.attempt == 1:
-            self._keys.count(blocks, POPULAR_SHARE / len(cells))
         key_at = self._keys.key_at(blocks)
         if key_at >= len(blocks):
             return sorted(cells, key=lambda cell: cell.crowding)
         key = blocks[key_at]
-        ranked = sorted(cells, key=lambda cell: cell.distance(key))
-        known = self._cells.get(self._placed.find(blocks, key_at) or CellName(""))
-        if known is not None and known.is_open:
-            _move_to_front(ranked, known)
-        return ranked
+        return sorted(cells, key=lambda cell: cell.distance(key))
 
     def _by_load(self, cells: list[_Cell], work: int) -> list[_Cell]:
         """The cells with room in their order, and then the others by their load."""
@@ -172,8 +163,3 @@ class CellChooser:
 def work_of(request: PlacementRequest) -> int:
     """What a request counts as load of its cell, in tokens."""
     return request.num_prompt_tokens + ANSWER_TOKENS * request.num_sequences
-
-
-def _move_to_front(cells: list[_Cell], cell: _Cell) -> None:
-    cells.remove(cell)
-    cells.insert(0, cell)

@@ -94,7 +94,7 @@ class CellPort:
                 return answer
             if (alone := self._board.without_scheduler(self._open)) is not None:
                 self._enter(alone, request, self._why_left(request))
-                return self._answered(alone, request, await self._cells[alone].place(request))
+                return self._answered(alone, await self._cells[alone].place(request))
             if not await self._board.some_opens(until):
                 states = ", ".join(f"{name} is {state}" for name, state in self._board.states().items())
                 return Rejection(retry_after_s=RETRY_AFTER_S, why=f"no cell takes requests: {states}")
@@ -122,17 +122,14 @@ class CellPort:
             self._enter(name, request, why)
             answer = await self._ask(name, request)
             if isinstance(answer, Placement) or (answer is not None and answer.is_quarantined):
-                return self._answered(name, request, answer)
+                return self._answered(name, answer)
             if answer is not None:
                 refusal = answer if refusal is None else _better(refusal, answer)
             why = _why(answer)
         return refusal
 
-    def _answered(
-        self, name: CellName, request: PlacementRequest, answer: Placement | Rejection
-    ) -> Placement | Rejection:
+    def _answered(self, name: CellName, answer: Placement | Rejection) -> Placement | Rejection:
         if isinstance(answer, Placement):
-            self._chooser.placed(request, name)
             self._workers.placed(answer, name)
         return answer
 
@@ -168,7 +165,7 @@ class CellPort:
             self._cells[before].withdraw(request)
             self._open[before] -= 1
             self._on_left(before, why)
-        self._chooser.asked(request, name)
+        self._chooser.placed(request, name)
         self._open[name] += 1
         if (pause := self._to_pause.get(request.request_id)) is not None:
             self._cells[name].when_to_pause(request.request_id, pause)
