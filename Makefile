@@ -18,7 +18,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scaling bench-scheduler bench-context bench-safety bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scaling bench-scheduler bench-cells bench-context bench-safety bench-chat-state demo-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -128,6 +128,9 @@ bench-scaling: $(STAMP) compile ## compare autoscalers on recorded traces in the
 
 bench-scheduler: $(STAMP) compile ## measure the Scheduler with a thousand workers, through sockets: two minutes
 	$(BIN)/python -m bench.scheduler.load $(ARGS)
+
+bench-cells: $(STAMP) compile ## simulate one Scheduler against 4 and 16 with the same workers together: minutes
+	$(BIN)/python -m bench.cells.compare $(ARGS)
 
 bench-context: $(STAMP) ## measure prefix hits of long conversations, against dropping the oldest turns: seconds
 	$(BIN)/python -m bench.context $(ARGS)
