@@ -44,7 +44,9 @@ class CellFront:
         """Placements in another cell than the one that was asked first."""
 
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
-        """Ask one cell after another. Returns the rejection with the shortest Retry-After if all refuse."""
+        """Ask one cell after another. If all refuse, returns a refusal for the load rather than one for want of workers,
+        and of several the one with the shortest Retry-After.
+        """
         began_at, rejections = self._loop.time(), list[Rejection]()
         for name in self._chooser.order(request)[:MOST_ASKED]:
             self._leave(request.request_id, name)
@@ -60,18 +62,21 @@ class CellFront:
                 return answer
         if not rejections:
             return Rejection(retry_after_s=RETRY_AFTER_S, why="all cells drain")
-        return min(rejections, key=lambda rejection: rejection.retry_after_s)
+        return min(rejections, key=lambda refusal: (not refusal.is_overload, refusal.retry_after_s))
 
     def tell(self, event: SchedulerEvent) -> None:
         match event:
             case PrefillDone() | FirstToken() | RequestClosed():
-                cell = self._chooser.cell_of(event.request_id)
-            case WorkerLost() | EngineLostWith():
-                cell = cell_of_worker(event.worker)
+                told = [self._chooser.cell_of(event.request_id)]
+            case WorkerLost():
+                told = [cell_of_worker(event.worker)]
             case HandoffChecked():
-                cell = cell_of_worker(event.decode)
-        if cell is not None:
-            self._schedulers[cell].tell(event)
+                told = [cell_of_worker(event.decode)]
+            case EngineLostWith():  # a request that stops engines shall not stop as many in each cell
+                told = list(self._schedulers)
+        for cell in told:
+            if cell is not None:
+                self._schedulers[cell].tell(event)
         if isinstance(event, RequestClosed):
             self._chooser.ended(event.request_id)
 
