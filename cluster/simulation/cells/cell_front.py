@@ -44,8 +44,8 @@ class CellFront:
         """Placements in another cell than the one that was asked first."""
 
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
-        """Ask one cell after another. If all refuse, returns a refusal for the load rather than for want of workers, and
-        of several the one with the shortest Retry-After.
+        """Ask one cell after another. If all refuse, returns a refusal for the load rather than for want of workers,
+        and of several the one with the shortest Retry-After.
         """
         began_at, rejections = self._loop.time(), list[Rejection]()
         for name in self._chooser.order(request)[:MOST_ASKED]:
