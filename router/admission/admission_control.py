@@ -267,6 +267,8 @@ class AdmissionControl:
 
     def _outlast(self, waiting: Waiting, by_pool: WorkersByPool, now: float) -> Rejection | None:
         """No worker lives. Returns None if the request waits for a worker, for as long as its class may."""
+        if waiting.request.has_other_cell:
+            return no_worker(waiting.request, by_pool)
         has_room = waiting.is_queued or waiting.is_replaced or not self._is_full(waiting, 0.0, now)
         waiting.outlast(waiting.asked_at + self._slo.of(waiting.request.slo_class).outage_wait_s)
         return None if has_room and now < waiting.gives_up_at else no_worker(waiting.request, by_pool)

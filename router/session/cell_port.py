@@ -2,7 +2,8 @@
 
 1. A request is asked of one cell at a time, in the order of the CellChooser (router/cells/cell_chooser.py). The next
    cell is asked if the Scheduler of the one before is away, has lost its workers, or refuses the request for the load
-   or because no worker can take it. A request in quarantine is refused for good.
+   or because no worker can take it. Only the last cell lets a request wait for a worker while none lives. A request in
+   quarantine is refused for good.
 2. A request counts in the cell that was asked last, until it is closed. What a session tells of the request goes
    there. A cell that a request leaves hears that the request has ended.
 3. If no cell takes requests, the ingress places by itself in a cell whose Scheduler is away
@@ -15,6 +16,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from cluster.clients.worker_cells import WorkerCells
 from cluster.messages.ids import CellName, RequestId
@@ -118,9 +121,10 @@ class CellPort:
     async def _ask_in_turn(self, request: PlacementRequest) -> Placement | Rejection | None:
         """The first placement, or the best refusal. None if no cell answers."""
         refusal, why = None, self._why_left(request)
-        for name in self._candidates(request):
+        names = self._candidates(request)
+        for name in names:
             self._enter(name, request, why)
-            answer = await self._ask(name, request)
+            answer = await self._ask(name, replace(request, has_other_cell=name != names[-1]))
             if isinstance(answer, Placement) or (answer is not None and answer.is_quarantined):
                 return self._answered(name, answer)
             if answer is not None:

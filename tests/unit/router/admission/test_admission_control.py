@@ -109,6 +109,19 @@ def test_withdrawn_requests_get_no_answer() -> None:
     assert [request_id for request_id, _ in admission.control.decide(FOREVER_S)] == ["r2"]
 
 
+def test_request_with_another_cell_to_go_to_does_not_wait_for_a_worker() -> None:
+    admission = Admission()
+    admission.is_busy = True
+    assert admission.place("waits", 0.0, has_other_cell=True) is None
+    admission.workers.lose(WorkerId("d0"))
+    refused = admission.place("r", 0.01, has_other_cell=True)
+    assert isinstance(refused, Rejection) and not refused.is_overload
+    ((waited, answer),) = admission.control.decide(0.5)
+    assert waited == "waits"
+    assert isinstance(answer, Rejection) and not answer.is_overload
+    assert admission.place("only cell", 0.5) is None
+
+
 def test_quarantine_answers_for_requests_that_wait() -> None:
     admission = Admission()
     admission.is_busy = True

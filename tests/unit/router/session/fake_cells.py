@@ -45,6 +45,8 @@ class FakeCell(SchedulerFailover):
         self.open: set[RequestId] = set()
         """What a Scheduler would take for the open requests of the ingress."""
         self.asked: list[RequestId] = []
+        self.has_other_cell: bool | None = None
+        """What the last request said."""
         self.told: list[SchedulerEvent] = []
         self.pauses: dict[RequestId, Callable[[int], None]] = {}
         self.on_change = lambda: None
@@ -63,6 +65,7 @@ class FakeCell(SchedulerFailover):
 
     async def place_if_there(self, request: PlacementRequest) -> Placement | Rejection | None:
         self.asked.append(request.request_id)
+        self.has_other_cell = request.has_other_cell
         self.open.add(request.request_id)
         await self.may_answer.wait()
         return self.answer if self.is_up else None

@@ -72,6 +72,17 @@ async def test_refused_request_goes_to_the_next_cell(refusal: Rejection, why: Le
     assert stage.left == [(first, why)]
 
 
+async def test_only_the_last_cell_lets_a_request_wait_for_a_worker() -> None:
+    stage = Stage("a", "b")
+    first, second = preferred(stage, a_request())
+    stage[first].answer = NO_WORKER
+    await stage.port.place(a_request())
+    assert (stage[first].has_other_cell, stage[second].has_other_cell) == (True, False)
+    stage[first].set_up(False)
+    await stage.port.place(a_request("r2"))
+    assert stage[second].has_other_cell is False
+
+
 async def test_prompt_that_all_cells_refuse_keeps_its_cell() -> None:
     """The cell has its KV blocks, and those that refuse it have not."""
     stage = Stage("a", "b", "c")
