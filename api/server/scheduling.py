@@ -25,8 +25,11 @@ class Scheduling:
         worker_cells = WorkerCells(clients)
         address_book = worker_cells if are_several else clients[names[0]]
         self.workers = WorkerConnections(address_book, config.ingress.max_unread_tokens)
+        may_lack = config.scaling.may_be_empty if config.scaling else None
         self._cells = {
-            name: SchedulerFailover(client, self.workers, FallbackPlacement(config.slo), name if are_several else None)
+            name: SchedulerFailover(
+                client, self.workers, FallbackPlacement(config.slo), name if are_several else None, may_lack
+            )
             for name, client in clients.items()
         }
         chooser = CellChooser(config.cells.load_bound)

@@ -5,7 +5,9 @@ from cluster.messages.views import Readiness, RosterChange, RosterEntry
 
 
 class KnownWorkers:
-    def __init__(self) -> None:
+    def __init__(self, may_lack: Pool | None = None) -> None:
+        """`may_lack`: the pool that may be empty, because the other one does its work."""
+        self._may_lack = may_lack
         self.by_id: dict[WorkerId, RosterEntry] = {}
         self.version = 0
         """The version of the roster that this is a copy of. 0 if it is of no version of the present Scheduler."""
@@ -32,4 +34,6 @@ class KnownWorkers:
     @property
     def readiness(self) -> Readiness:
         num_prefill = sum(entry.pool is Pool.PREFILL for entry in self.by_id.values())
-        return Readiness(num_prefill, len(self.by_id) - num_prefill, self._num_links, self._mismatch)
+        return Readiness(
+            num_prefill, len(self.by_id) - num_prefill, self._num_links, self._mismatch, may_lack=self._may_lack
+        )

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from cluster.config.units import Count
+from cluster.messages.ids import Pool
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -76,6 +77,11 @@ class ScalingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
     peaks: tuple[Peak, ...] = ()
     """Known peaks of the week."""
+
+    @property
+    def may_be_empty(self) -> Pool | None:
+        """The pool that may be empty, if one may."""
+        return Pool.PREFILL if not self.prefill.min else Pool.DECODE if not self.decode.min else None
 
     def __post_init__(self) -> None:
         if self.prefill.min + self.decode.min == 0:

@@ -83,11 +83,22 @@ class Readiness(msgspec.Struct, frozen=True):
     """As `RosterChange.mismatch`."""
     cells: "dict[CellName, CellState] | None" = None
     """The state of each cell if there are several. The numbers are then those of all cells whose Schedulers answer."""
+    may_lack: Pool | None = None
+    """The pool that may be empty, because the other one does its work."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether some prefill worker can hand over to some decode worker, in a cell that takes new requests."""
-        return self.num_links > 0 if self.cells is None else CellState.OPEN in self.cells.values()
+        """Whether some prefill worker can hand over to some decode worker, or one pool has workers and the other one
+        may be empty and is, in a cell that takes new requests.
+        """
+        if self.cells is not None:
+            return CellState.OPEN in self.cells.values()
+        match self.may_lack:
+            case Pool.PREFILL if not self.num_prefill:
+                return self.num_decode > 0
+            case Pool.DECODE if not self.num_decode:
+                return self.num_prefill > 0
+        return self.num_links > 0
 
 
 class CellState(StrEnum):

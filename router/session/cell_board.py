@@ -95,4 +95,4 @@ class CellBoard:
             return CellState.AWAY
         if name in self._draining:
             return CellState.DRAINING
-        return CellState.OPEN if cell.known.readiness.num_links else CellState.NOT_READY
+        return CellState.OPEN if cell.known.readiness.is_ready else CellState.NOT_READY

@@ -27,7 +27,7 @@ from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.scheduler_outbox import SchedulerOutbox
 from cluster.clients.worker_client import WorkerConnections
 from cluster.errors import ServingError
-from cluster.messages.ids import Address, CellName, IngressId, RequestId
+from cluster.messages.ids import Address, CellName, IngressId, Pool, RequestId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import EngineLostWith, Pause, RequestClosed, SchedulerEvent
 from cluster.messages.views import Readiness
@@ -64,14 +64,17 @@ class SchedulerFailover:
         workers: WorkerConnections,
         fallback: FallbackPlacement,
         cell: CellName | None = None,
+        may_lack: Pool | None = None,
     ) -> None:
-        """`cell`: the cell of the Scheduler, for the log. None if there is only one."""
+        """`cell`: the cell of the Scheduler, for the log. None if there is only one. `may_lack`: the pool that may be
+        empty, because the other one does its work.
+        """
         self._name = "the Scheduler" if cell is None else f"the Scheduler of cell {cell}"
         self._scheduler = scheduler
         self._workers = workers
         self.fallback = fallback
         """It has the workers that lived when the Scheduler was there last."""
-        self.known = KnownWorkers()
+        self.known = KnownWorkers(may_lack)
         """What the Scheduler said last, LOOK_INTERVAL_S ago at most while it is there."""
         self._outbox = SchedulerOutbox(IngressId(secrets.token_hex(8)))
         self._quarantine = Quarantine()

@@ -21,7 +21,7 @@ from api.safety.guards.dialects.moderations import ModerationsDialect
 from api.safety.guards.dialects.qwen3_guard import Qwen3GuardDialect
 from api.safety.guards.dialects.shield_gemma import ShieldGemmaDialect
 from api.safety.verdict import Category
-from cluster.config.guard import GuardConfig
+from cluster.config.safety import GuardConfig
 
 DIALECTS: Mapping[str, Callable[[str], GuardDialect]] = {
     "llama_guard": LlamaGuardDialect,

@@ -7,7 +7,7 @@ import yaml
 
 from cluster.config.application import AppConfig, parse
 from cluster.config.pools import PoolConfig
-from cluster.messages.ids import CellName, SloClass
+from cluster.messages.ids import CellName, Pool, SloClass
 from cluster.repository import REPO_ROOT, resolve_model
 from cluster.slo import Objective, SloConfig
 
@@ -197,3 +197,33 @@ def test_cell_runs_on_the_nodes_that_have_its_name() -> None:
     assert of_b.scheduler.label_selector == of_b.prefill.label_selector == {"zone": "b"}
     assert of_b.decode.label_selector == {"gpu": "big", "zone": "b"}
     assert of_b.ingress.label_selector == {}
+
+
+def test_pools_that_size_themselves_start_within_their_bounds() -> None:
+    scaling = {"prefill": {"max": 2}, "decode": {"min": 2, "max": 4}}
+    config = a_config(scaling=scaling, decode={"replicas": 2})
+    assert config.scaling is not None and config.scaling.may_be_empty is None
+    with pytest.raises(ValueError, match=r"decode: replicas is 1, .* scaling\.decode allows 2 to 4"):
+        a_config(scaling=scaling)
+
+
+def test_one_pool_may_be_empty_and_not_both() -> None:
+    config = a_config(scaling={"prefill": {"min": 0, "max": 2}, "decode": {"max": 4}})
+    assert config.scaling is not None and config.scaling.may_be_empty is Pool.PREFILL
+    with pytest.raises(ValueError, match="one pool must keep a worker"):
+        a_config(scaling={"prefill": {"min": 0, "max": 2}, "decode": {"min": 0, "max": 4}})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"peaks": [{"start": "8:30", "end": "9:00"}]}, "HH:MM"),
+        ({"peaks": [{"start": "08:30", "end": "09:00", "decode": 9}]}, "raise max"),
+        ({"target": 1.0}, "target"),
+        ({"decode": {"min": 5, "max": 4}}, "min is 5 and max is 4"),
+        ({"speed": 1}, "speed"),
+    ],
+)
+def test_scaling_that_cannot_work_is_refused_with_the_reason(wrong: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        a_config(scaling={"prefill": {"max": 2}, "decode": {"max": 4}} | wrong)

@@ -22,6 +22,7 @@ from cluster.messages.reports import (
     TransferSample,
     WorkerLoad,
 )
+from cluster.messages.scaling import EngineReading, LoadReading, OfferedRequest, PoolReading, ScalingAsk
 from cluster.messages.scheduler_events import (
     EngineLostWith,
     Events,
@@ -118,6 +119,7 @@ ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
     protocol.VIEW: [None],
     protocol.QUEUE: [None],
     protocol.LOCATE: [D0],
+    protocol.LOAD: [ScalingAsk([]), ScalingAsk([D0])],
     protocol.PREFILL: [GENERATE],
     protocol.WITHDRAW: [R],
     protocol.REDEEM: [Redeem(LEASE, D0, b"\xff" * 16)],
@@ -145,6 +147,24 @@ RESULTS: dict[Method[Any, Any], list[Any]] = {
         [QueuedRequest(request_id=R, slo_class=SloClass.BATCH, num_before=1, waited_s=0.1, wait_s=0.2, gives_up_s=0.3)]
     ],
     protocol.LOCATE: [an_address("d0"), None],
+    protocol.LOAD: [
+        LoadReading(
+            scheduler="s",
+            num_arrived=3,
+            num_good=1,
+            num_missed=1,
+            num_waiting=0,
+            sample=[OfferedRequest(100, 32, 20, 1.0, 3.0, 0.05)],
+            prefill=PoolReading(open_requests={}, kv_share=0.0, engine=None),
+            decode=PoolReading(
+                open_requests={D0: 1},
+                kv_share=0.5,
+                engine=EngineReading(
+                    step_coefficients={"fixed_s": 0.01}, kv_capacity_tokens=1000, max_step_tokens=512, max_running=8
+                ),
+            ),
+        )
+    ],
     protocol.PREFILL: [a_prefill_result(), PrefillResult(handoff=None, first=DELTAS[2]), None],
     protocol.REDEEM: [Promise(3.5), Refusal("the lease has expired")],
     protocol.EXTEND: [Promise(3.5), Refusal("the lease has expired")],

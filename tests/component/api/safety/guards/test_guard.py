@@ -13,7 +13,7 @@ from api.safety.guards.breaker import FIRST_WAIT_S, MOST_FAILURES
 from api.safety.guards.dialects.dialect import GuardNonsense
 from api.safety.guards.guard import DIALECTS, EXCERPTS_AT_ONCE, MAX_ANSWER_BYTES, Guard, GuardUnavailable
 from api.safety.verdict import HIGH_FROM, LOW_FROM, Category
-from cluster.config.guard import GuardConfig
+from cluster.config.safety import GuardConfig
 from tests.component.api.safety.guards.fake_guard import (
     NONSENSE_WORD,
     TOO_LONG_WORD,

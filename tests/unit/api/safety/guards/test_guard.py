@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.safety.guards.guard import DIALECTS, OVERLAP_CHARS, Guard, excerpts
-from cluster.config.guard import GuardConfig
+from cluster.config.safety import GuardConfig
 
 URL = "http://127.0.0.1:8000/v1"
 
