@@ -123,7 +123,7 @@ bench-request: $(STAMP) compile ## measure the cost of a request before it reach
 bench-placement: $(STAMP) compile ## measure placements per second on one core of the Scheduler: a minute
 	$(BIN)/python -m bench.placement
 
-bench-scaling: $(STAMP) compile ## compare autoscalers on recorded traces in the simulator: TRACES=<folder>, 20 minutes
+bench-scaling: $(STAMP) compile ## compare autoscalers on recorded traces in the simulator: TRACES=<folder>, 8 minutes
 	$(BIN)/python -m bench.scaling --traces $(TRACES) $(ARGS)
 
 bench-scheduler: $(STAMP) compile ## measure the Scheduler with a thousand workers, through sockets: two minutes
