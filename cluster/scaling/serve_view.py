@@ -52,11 +52,12 @@ class ServeView:
                 details = await controller.get_serve_instance_details.remote()
                 nodes = await asyncio.to_thread(ray.nodes)
             deployments = details["applications"][self._application]["deployments"]
-            return self._read(deployments, nodes)
+            return self.read(deployments, nodes)
         except (TimeoutError, RayError, ValueError, KeyError) as error:
             raise ServeAway(f"Serve's controller does not tell of {self._application}: {error!r}") from error
 
-    def _read(self, deployments: dict[str, Any], nodes: list[dict[str, Any]]) -> ServeState:
+    def read(self, deployments: dict[str, Any], nodes: list[dict[str, Any]]) -> ServeState:
+        """`deployments`: of the application, by name, as Serve gives their details. `nodes`: as Ray gives them."""
         replicas = [
             Replica(
                 worker=WorkerId(replica["replica_id"]),
