@@ -18,7 +18,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scaling bench-scheduler bench-cells bench-context bench-safety bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes drills-scaling soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-safety bench-chat-state demo-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -57,6 +57,9 @@ drills: $(STAMP) compile network-tools ## inject every fault at every moment of 
 
 drills-nodes: $(STAMP) compile network-tools ## take nodes and the network between them away, on a cluster of this machine: a quarter of an hour; needs root
 	$(BIN)/python -m pytest tests/nodes -m full_matrix -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
+
+drills-scaling: $(STAMP) compile ## have a decode pool grow under load and shrink again, on real engines: four minutes
+	$(BIN)/python -m pytest tests/real_cluster/test_autoscaling.py -m full_matrix -o log_cli=true -o log_cli_level=INFO
 
 soak: $(STAMP) compile ## run 2,000 requests, abort some of them, and kill a worker each minute
 	$(BIN)/python -m pytest tests/drills -m soak -o log_cli=true -o log_cli_level=INFO
@@ -128,6 +131,9 @@ bench-scaling: $(STAMP) compile ## compare autoscalers on recorded traces in the
 
 bench-scheduler: $(STAMP) compile ## measure the Scheduler with a thousand workers, through sockets: two minutes
 	$(BIN)/python -m bench.scheduler.load $(ARGS)
+
+bench-simulator: $(STAMP) compile ## compare the simulator with a running service on paced engines: five minutes
+	$(BIN)/python -m bench.live.simulated $(ARGS)
 
 bench-cells: $(STAMP) compile ## simulate one Scheduler against 4 and 16 with the same workers together: minutes
 	$(BIN)/python -m bench.cells.compare $(ARGS)

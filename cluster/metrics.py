@@ -138,7 +138,7 @@ POOL_TARGET = Gauge(
     "Workers that Serve is asked for, by pool: more than wanted while workers are emptied.",
     ["pool"],
 )
-RETIRING = Gauge("baton_retiring_workers", "Workers that get no new requests, because they will be stopped.")
+RETIRING = Gauge("baton_retiring_workers", "Workers that are used last, because they will be stopped.")
 EXPECTED_REQUESTS = Gauge(
     "baton_expected_requests_per_second", "Requests that are expected when a worker that is ordered now is ready."
 )

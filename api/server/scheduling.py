@@ -33,7 +33,7 @@ class Scheduling:
             for name, client in clients.items()
         }
         chooser = CellChooser(config.cells.load_bound)
-        self._board = CellBoard(self._cells, chooser)
+        self._board = CellBoard(self._cells, chooser, config.scaling.most_workers if config.scaling else None)
         self.views = CellViews(application(), clients, self._board.states)
         self._cell_port: CellPort | None = None
         self._drain_watch: DrainWatch | None = None

@@ -79,6 +79,11 @@ class ScalingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Known peaks of the week."""
 
     @property
+    def most_workers(self) -> int:
+        """Of both pools together."""
+        return self.prefill.max + self.decode.max
+
+    @property
     def may_be_empty(self) -> Pool | None:
         """The pool that may be empty, if one may."""
         return Pool.PREFILL if not self.prefill.min else Pool.DECODE if not self.decode.min else None

@@ -21,7 +21,7 @@ class OfferedRequest(msgspec.Struct, frozen=True, array_like=True):
     num_cached: int
     """Prompt tokens that were expected in the caches of the worker that got the prompt. 0 for a refused request."""
     num_output: int
-    """Output tokens of all sequences. The mean of the requests that have ended for one that has not."""
+    """Output tokens of each sequence. The mean of the requests that have ended for one that has not."""
     ttft_s: float
     """TTFT objective of an empty prompt, in seconds."""
     ttft_per_prefill: float
@@ -47,7 +47,7 @@ class PoolReading(msgspec.Struct, frozen=True, kw_only=True):
     """One pool at this moment."""
 
     open_requests: dict[WorkerId, int]
-    """The requests that are charged to each live worker."""
+    """The requests that each live worker has, whoever has placed them."""
     kv_share: float
     """Share of the KV memory of all its workers that requests have reserved. 0 without workers."""
     engine: EngineReading | None

@@ -24,6 +24,10 @@ class Autoscaler:
         """The workers that must get no new requests."""
         return self._retirement.retiring
 
+    def let_go(self) -> None:
+        """Nothing is known of the load for now: all workers are used."""
+        self._retirement.let_go()
+
     def wanted(self, reading: LoadReading, present: PoolSizes, now: float, wall_s: float) -> PoolSizes:
         """The sizes that the pools should have. `present`: those that were asked for last. `now`: monotonic seconds;
         `wall_s`: seconds since 1970.

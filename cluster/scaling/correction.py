@@ -7,7 +7,6 @@ workers are still starting.
 """
 
 from math import inf, sqrt
-from statistics import fmean
 from typing import Final
 
 WINDOW_S: Final = 30.0
@@ -44,12 +43,14 @@ class Correction:
         self._good = self._missed = 0
         self._since = float("-inf")
         self._is_settled = True
-        self._ratios: list[float] = []
+        self._ratios = 0.0
+        """Sum of the ratios that were seen, and their number."""
+        self._num_ratios = 0
 
     def begin_anew(self, num_good: int, num_missed: int, now: float) -> None:
         """Measure from now on."""
         self._good, self._missed, self._since, self._is_settled = num_good, num_missed, now, True
-        self._ratios.clear()
+        self._ratios, self._num_ratios = 0.0, 0
 
     def observe(self, num_good: int, num_missed: int, now: float, *, ratio: float | None, is_settled: bool) -> None:
         """`ratio`: live workers for each one that the model asks for now. None if it asks for none. `is_settled`:
@@ -57,12 +58,13 @@ class Correction:
         """
         self._is_settled &= is_settled
         if ratio is not None:
-            self._ratios.append(ratio)
+            self._ratios += ratio
+            self._num_ratios += 1
         good, missed = num_good - self._good, num_missed - self._missed
         ended = good + missed
         if now - self._since < WINDOW_S or ended < LEAST_ENDED:
             return
-        usual = fmean(self._ratios) if self._ratios else inf
+        usual = self._ratios / self._num_ratios if self._num_ratios else inf
         doubt = sqrt(self._target * (1 - self._target) / ended)
         lacks = self._target - good / ended
         if lacks > doubt:

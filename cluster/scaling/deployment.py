@@ -3,6 +3,7 @@ has the section `scaling`.
 """
 
 import asyncio
+import time
 from collections.abc import Mapping
 
 from cluster import metrics
@@ -13,7 +14,7 @@ from cluster.messages.ids import CellName, Pool
 from cluster.observability.logging import set_up_logging
 from cluster.scaling.autoscaler import Autoscaler
 from cluster.scaling.pool_sizes import PoolSizes
-from cluster.scaling.published_targets import publish
+from cluster.scaling.published_targets import Target, publish
 from cluster.scaling.scaling_loop import ScalingLoop
 from cluster.scaling.serve_view import ScaledPool, ServeView
 from cluster.serve_context import application, join_cluster, own_worker_id, scheduler_finder
@@ -32,7 +33,8 @@ class PoolScaler:
         own = application()
 
         async def publish_sizes(sizes: PoolSizes) -> None:
-            targets = {pools[pool].deployment: sizes.of(pool) for pool in Pool}
+            now = time.time()
+            targets = {pools[pool].deployment: Target(sizes.of(pool), now) for pool in Pool}
             await asyncio.to_thread(publish, own, targets)
 
         scheduler = SchedulerClient(scheduler_finder(cell))

@@ -46,6 +46,12 @@ allows; lower orders a worker for a demand that is hardly above a whole number.
 """
 
 
+LONGEST_GAP_S: Final = 15.0
+"""Longest time between two readings that is no gap, in seconds. Requests of a gap may never have been counted. Higher
+takes a gap for a time without traffic; lower takes a slow Scheduler for one that was away.
+"""
+
+
 class ScalingPolicy:
     def __init__(self, config: ScalingConfig) -> None:
         self._config = config
@@ -61,6 +67,7 @@ class ScalingPolicy:
         self._watched_since: float | None = None
         """Since when the load is known without a gap. None before the first reading."""
         self._scheduler: str | None = None
+        self._read_at = float("-inf")
 
     @property
     def expected_per_s(self) -> float:
@@ -101,9 +108,11 @@ class ScalingPolicy:
     def _take(self, reading: LoadReading, present: PoolSizes, now: float) -> None:
         """Learn from a reading."""
         live = PoolSizes(len(reading.prefill.open_requests), len(reading.decode.open_requests))
-        if reading.scheduler != self._scheduler:
+        has_gap, self._read_at = now - self._read_at > LONGEST_GAP_S, now
+        if has_gap or reading.scheduler != self._scheduler:
             self._scheduler, self._watched_since = reading.scheduler, now
             self._forecast.begin_anew(reading.num_arrived, now)
+            self._starts.begin_anew()
             self._correction.begin_anew(reading.num_good, reading.num_missed, now)
         self._starts.observe(present.total, live.total, now)
         self._forecast.observe(reading.num_arrived, now, self._starts.horizon_s)

@@ -19,6 +19,10 @@ class Retirement:
         self._since: dict[WorkerId, float] = {}
         """When each worker that is emptied was first named."""
 
+    def let_go(self) -> None:
+        """Nothing is stopped for now: all workers are used."""
+        self._since = {}
+
     @property
     def retiring(self) -> list[WorkerId]:
         return list(self._since)
@@ -32,7 +36,7 @@ class Retirement:
         now: float,
     ) -> PoolSizes:
         """The sizes to ask Serve for. `victims`: the workers of each pool in the order in which Serve would stop them.
-        `num_open`: the open requests of each worker that the Scheduler knows.
+        `num_open`: the open requests of each worker that the Scheduler hears: any other one may have some.
         """
         leaving: dict[Pool, Sequence[WorkerId]] = {}
         num_starting = {}
@@ -45,7 +49,7 @@ class Retirement:
         def num_ready(pool: Pool) -> int:
             """Workers that may be stopped: only as many as come first in Serve's order."""
             ready = takewhile(
-                lambda worker: not num_open.get(worker, 0) or now - self._since[worker] >= self._empty_s, leaving[pool]
+                lambda worker: num_open.get(worker) == 0 or now - self._since[worker] >= self._empty_s, leaving[pool]
             )
             return sum(1 for _ in ready)
 

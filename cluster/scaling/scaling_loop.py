@@ -56,10 +56,12 @@ class ScalingLoop:
                 await self.look()
                 self._is_blind = False
             except (WorkerUnreachable, ServeAway) as error:
+                self._autoscaler.let_go()
                 if not self._is_blind:
                     logger.warning("the pools keep their sizes: %s", error)
                 self._is_blind = True
             except Exception:  # the loop must go on after any error
+                self._autoscaler.let_go()
                 logger.exception("the pools keep their sizes: a look at the load failed")
             await asyncio.sleep(LOOK_S)
 
@@ -73,14 +75,16 @@ class ScalingLoop:
         assert present is not None
         self._present = present
         reading = await self._scheduler.load(ScalingAsk(self._autoscaler.retiring))
-        wanted = self._autoscaler.wanted(reading, present, now, time.time())
-        shrinks = any(wanted.of(pool) < present.of(pool) for pool in Pool)
-        if shrinks and state is None:
+        needed = wanted = self._autoscaler.wanted(reading, present, now, time.time())
+        if any(wanted.of(pool) < present.of(pool) for pool in Pool):
             state = await self._serve.state()
             self._asked_serve_at = now
+            if state.sizes != present or not state.is_settled:
+                # Serve still follows: the workers that it stops now are among the first victims
+                wanted = PoolSizes.by_pool(lambda pool: max(wanted.of(pool), present.of(pool)))
         victims = state.victims if state is not None else {}
         targets = self._autoscaler.targets(wanted, present, victims, reading, now)
-        self._show(wanted, targets)
+        self._show(needed, targets)
         if targets != present:
             logger.info(
                 "the pools are to have %d prefill and %d decode workers instead of %d and %d: %s, %d requests wait",

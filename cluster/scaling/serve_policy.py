@@ -8,11 +8,12 @@ import logging
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from ray.serve.config import AutoscalingContext
 
-from cluster.scaling.published_targets import published
+from cluster.scaling.published_targets import Target, published
 
 logger = logging.getLogger("ray.serve")  # the controller writes this logger alone
 
@@ -32,7 +33,9 @@ class ServePolicy:
     """`autoscaling_policy: {policy_function: "cluster.scaling.serve_policy:ServePolicy"}` of a Serve application."""
 
     def __init__(self) -> None:
-        self.targets: dict[str, int] = {}
+        self._first_told_at: dict[str, float] = {}
+        """When the first target that was read of each deployment was told: that of an earlier PoolScaler, perhaps."""
+        self._targets: dict[str, int] = {}
         """Replicas by deployment, as read last."""
         self.deployments: list[str] = []
         """Those that Serve asks about."""
@@ -49,7 +52,13 @@ class ServePolicy:
                 target=_read_forever, args=arguments, name="baton-pool-targets", daemon=True
             )
             self._thread.start()
-        return {known: self.targets[known.name] for known in contexts if known.name in self.targets}, {}
+        return {known: self._targets[known.name] for known in contexts if known.name in self._targets}, {}
+
+    def take(self, targets: Mapping[str, Target]) -> None:
+        """Take what was read. A target counts once it was told again: before, it may be of an earlier deployment."""
+        for deployment, target in targets.items():
+            if self._first_told_at.setdefault(deployment, target.told_at) != target.told_at:
+                self._targets[deployment] = target.replicas
 
 
 def _read_forever(policy: "weakref.ref[ServePolicy]", application: str, is_dropped: threading.Event) -> None:
@@ -57,7 +66,7 @@ def _read_forever(policy: "weakref.ref[ServePolicy]", application: str, is_dropp
     while True:
         if (there := policy()) is not None:
             try:
-                there.targets |= published(application, there.deployments)
+                there.take(published(application, there.deployments))
             except Exception:  # the store is away, for a while
                 logger.debug("the targets of application %s cannot be read", application, exc_info=True)
         del there

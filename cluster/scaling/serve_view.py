@@ -17,6 +17,10 @@ ANSWER_S = 5.0
 """Time that the controller has for an answer, in seconds. Then nothing is stopped for now. Longer holds up the growth
 of the pools while the controller is away; shorter stops no workers while it is busy.
 """
+SETTLED = {"STARTING", "RUNNING", "STOPPING"}
+"""States of replicas that Serve has no doubt about. After a restart of its controller, it recovers its replicas one
+after another.
+"""
 HEAD_RESOURCE = "node:__internal_head__"
 """The resource by which Ray marks the head node."""
 
@@ -38,6 +42,8 @@ class ServeState(msgspec.Struct, frozen=True, kw_only=True):
     """The targets of both pools."""
     victims: dict[Pool, list[WorkerId]]
     """The running workers of each pool, in the order in which Serve would stop them."""
+    is_settled: bool
+    """Whether Serve knows the states of all replicas of the pools, and has begun to stop those that are too many."""
 
 
 class ServeView:
@@ -51,25 +57,31 @@ class ServeView:
                 controller = await asyncio.to_thread(ray.get_actor, SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
                 details = await controller.get_serve_instance_details.remote()
                 nodes = await asyncio.to_thread(ray.nodes)
-            deployments = details["applications"][self._application]["deployments"]
-            return self.read(deployments, nodes)
+            return self.read(details["applications"], nodes)
         except (TimeoutError, RayError, ValueError, KeyError) as error:
             raise ServeAway(f"Serve's controller does not tell of {self._application}: {error!r}") from error
 
-    def read(self, deployments: dict[str, Any], nodes: list[dict[str, Any]]) -> ServeState:
-        """`deployments`: of the application, by name, as Serve gives their details. `nodes`: as Ray gives them."""
+    def read(self, applications: dict[str, Any], nodes: list[dict[str, Any]]) -> ServeState:
+        """`applications`: by name, as Serve gives their details. `nodes`: as Ray gives them. Replicas of other
+        applications count, because they keep a node.
+        """
         replicas = [
             Replica(
                 worker=WorkerId(replica["replica_id"]),
-                deployment=name,
+                deployment=name if application == self._application else f"{application}/{name}",
                 node=replica.get("node_id"),
                 is_running=replica["state"] == "RUNNING",
             )
-            for name, deployment in deployments.items()
+            for application, details in applications.items()
+            for name, deployment in details["deployments"].items()
             for replica in deployment["replicas"]
         ]
+        deployments = applications[self._application]["deployments"]
         head = next((node["NodeID"] for node in nodes if node["Alive"] and HEAD_RESOURCE in node["Resources"]), None)
+        scaled = {pool.deployment for pool in self._pools.values()}
+        states = {replica["state"] for name in scaled for replica in deployments[name]["replicas"]}
         return ServeState(
+            is_settled=states <= SETTLED,
             sizes=PoolSizes.by_pool(lambda pool: int(deployments[self._pools[pool].deployment]["target_num_replicas"])),
             victims={
                 pool: victims(replicas, deployment, head=head, mismatching=_without(selector, nodes))

@@ -5,6 +5,7 @@ of its time, both for a sample of the requests that come and the step times that
 engines that run.
 """
 
+from collections import Counter
 from math import inf
 from typing import Final, NamedTuple
 
@@ -53,16 +54,24 @@ def _prefill(demand: Demand, engine: EngineReading) -> float:
 
 
 def _decode(demand: Demand, engine: EngineReading, share: float) -> float:
-    ordered = sorted(request.objective.tpot_s for request in demand.requests)
+    """The rate for requests of each TPOT objective alone, combined by their shares: few requests with a short objective
+    fill few workers.
+    """
     longest = max(demand.longest, engine.max_step_tokens)
     setting = DecodeWorkerSetting(
         times=StepModel(**engine.step_coefficients),
-        kv_tokens=engine.kv_capacity_tokens or engine.max_running * longest,
+        kv_tokens=max(longest, engine.kv_capacity_tokens or engine.max_running * longest),
         kv_bytes_per_token=1,
         max_decoding=engine.max_running,
         link=NO_LINK,
     )
+    numbers = Counter(float(f"{request.objective.tpot_s:.1e}") for request in demand.requests)
+    worker_s = sum(number / _decode_rate(demand, setting, tpot_s, share) for tpot_s, number in numbers.items())
+    return len(demand.requests) / worker_s
+
+
+def _decode_rate(demand: Demand, setting: DecodeWorkerSetting, tpot_s: float, share: float) -> float:
     try:
-        return decode_rate(demand, setting, ordered[int((1 - share) * len(ordered))], share).worker.rate_per_s
+        return decode_rate(demand, setting, tpot_s, share).worker.rate_per_s
     except Infeasible:  # no load is small enough: memory and the engine's limit alone bound a batch
         return decode_rate(demand, setting, inf, share).worker.rate_per_s

@@ -43,7 +43,7 @@ a worker for longer after its reports have stopped.
 """
 
 RETIRING_S: Final = 30.0
-"""Time for which a worker that will be stopped gets no requests after it was last named, in seconds. Higher keeps a
+"""Time for which a worker that will be stopped is used last after it was last named, in seconds. Higher keeps a
 worker idle for longer when whoever sizes the pools is gone; lower gives it requests again when that is slow.
 """
 LINKS_AGE_S: Final = 0.25
@@ -67,18 +67,26 @@ class WorkersByPool:
         "stale_share",
     )
 
-    def __init__(self, fresh: list[WorkerState], stale: list[WorkerState], made_at: float, room_until: int) -> None:
-        """`stale`: workers that have missed reports."""
-        self.stale_prefills = _of_pool(Pool.PREFILL, stale)
+    def __init__(
+        self,
+        fresh: list[WorkerState],
+        stale: list[WorkerState],
+        retiring: list[WorkerState],
+        made_at: float,
+        room_until: int,
+    ) -> None:
+        """`stale`: workers that have missed reports. `retiring`: those that will be stopped soon."""
+        spare = [*retiring, *stale]
+        self.stale_prefills = _of_pool(Pool.PREFILL, spare)
         """For requests that no other prefill worker can take."""
-        self.stale_decodes = _of_pool(Pool.DECODE, stale)
+        self.stale_decodes = _of_pool(Pool.DECODE, spare)
         """For requests that no other decode worker can take."""
         self.prefills = _of_pool(Pool.PREFILL, fresh) or self.stale_prefills
         """Prefill workers whose reports are recent, or the stale ones where there are none."""
         self.decodes = _of_pool(Pool.DECODE, fresh) or self.stale_decodes
         """Decode workers whose reports are recent, or the stale ones where there are none."""
         num_live = len(fresh) + len(stale)
-        self.is_empty = num_live == 0
+        self.is_empty = not (fresh or spare)
         self.stale_share = 1.0 - len(fresh) / num_live if num_live else 0.0
         """Share of the live workers that have missed reports."""
         self.made_at = made_at
@@ -195,16 +203,17 @@ class LiveWorkers:
         if now - self._sorted.made_at > SORTED_AGE_S:
             self._silent.step(now)
             live = list(self.live(now))
+            retiring = []
             if self._retiring and now < self._retiring_until:
-                live = [worker for worker in live if worker.worker not in self._retiring] or live
-            fresh = [worker for worker in live if not worker.is_stale(now)]
-            stale = [worker for worker in live if worker.is_stale(now)]
+                retiring = [worker for worker in live if worker.worker in self._retiring]
+            fresh = [worker for worker in live if worker not in retiring and not worker.is_stale(now)]
+            stale = [worker for worker in live if worker not in retiring and worker.is_stale(now)]
             room = min([worker.room - len(worker.charges) for worker in live], default=0)
-            self._sorted = WorkersByPool(fresh, stale, now, self.num_placed + room)
+            self._sorted = WorkersByPool(fresh, stale, retiring, now, self.num_placed + room)
         return self._sorted
 
     def retire(self, workers: Iterable[WorkerId], now: float) -> None:
-        """These workers will be stopped soon: no others will. They get no requests where other workers live."""
+        """These workers will be stopped soon: no others will. They get the requests that no other worker takes."""
         retiring = frozenset(workers)
         self._retiring_until = now + RETIRING_S
         if retiring != self._retiring:
@@ -299,7 +308,7 @@ class LiveWorkers:
 
 def _not_sorted() -> WorkersByPool:
     """Has the workers sorted when they are needed next."""
-    return WorkersByPool([], [], float("-inf"), 0)
+    return WorkersByPool([], [], [], float("-inf"), 0)
 
 
 def _of_pool(pool: Pool, workers: list[WorkerState]) -> list[WorkerState]:

@@ -41,7 +41,7 @@ class LoadReader:
         if workers:
             self._engines[pool] = _engine_of(workers[-1])
         return PoolReading(
-            open_requests={state.worker: len(state.charges) for state in workers},
+            open_requests={state.worker: len(state.charges) + state.running.num_unknown for state in workers},
             kv_share=_kv_share(workers),
             engine=self._engines[pool],
         )

@@ -17,8 +17,12 @@ from router.load.charge import Charge
 SAMPLE_SIZE: Final = 512
 """Requests of the sample. More takes memory and time to read; fewer makes its means follow chance."""
 SAMPLE_EVERY_S: Final = 0.1
-"""Least time between the arrivals of two requests of the sample, in seconds. Longer makes the sample old before it is
-large; shorter has it cover less time where many requests come.
+"""Mean time between two requests of the sample where many come, in seconds. Longer makes the sample old before it is
+large; shorter has it cover less time.
+"""
+GAP_SHARE: Final = 0.05
+"""Weight of the newest gap in the mean time between two requests of the sample. Higher samples the requests of a burst
+more sparsely than others; lower follows a change of the rate late.
 """
 OUTPUT_SHARE: Final = 0.02
 """Weight of the newest ended request in the mean output. Higher follows chance; lower learns late that answers have
@@ -63,7 +67,10 @@ class OfferedLoad:
         """Place in the ring of the next sampled request."""
         self._by_id: dict[RequestId, _Sampled] = {}
         """Requests of the sample that have not ended."""
-        self._sampled_at = float("-inf")
+        self._sampled_at: float | None = None
+        self._gap_s = SAMPLE_EVERY_S
+        self._stride = 1
+        """Every so many requests, one is in the sample: requests of a burst as likely as others."""
         self._output = PRIOR_OUTPUT
 
     def asked(self, request: PlacementRequest, now: float) -> None:
@@ -71,9 +78,9 @@ class OfferedLoad:
         if is_replaced(request):
             return
         self.num_arrived += 1
-        if now - self._sampled_at < SAMPLE_EVERY_S:
+        if self.num_arrived % self._stride:
             return
-        self._sampled_at = now
+        self._set_stride(now)
         sampled = _Sampled(request, self._slo)
         if len(self._sample) < SAMPLE_SIZE:
             self._sample.append(sampled)
@@ -102,9 +109,10 @@ class OfferedLoad:
         )
         self.num_good += is_good
         self.num_missed += not is_good
-        self._output += OUTPUT_SHARE * (num_output - self._output)
+        of_each = round(num_output / charge.num_sequences)
+        self._output += OUTPUT_SHARE * (of_each - self._output)
         if sampled is not None:
-            sampled.num_output = num_output
+            sampled.num_output = of_each
 
     def sample(self) -> list[OfferedRequest]:
         """In order of arrival."""
@@ -120,6 +128,15 @@ class OfferedLoad:
             )
             for sampled in (*self._sample[self._next :], *self._sample[: self._next])
         ]
+
+    def _set_stride(self, now: float) -> None:
+        gap_s = now - self._sampled_at if self._sampled_at is not None else self._gap_s
+        self._sampled_at = now
+        self._gap_s += GAP_SHARE * (gap_s - self._gap_s)
+        if self._gap_s < SAMPLE_EVERY_S:
+            self._stride += 1
+        elif self._gap_s > 2 * SAMPLE_EVERY_S and self._stride > 1:
+            self._stride -= 1
 
     def validate(self) -> None:
         """Assert every invariant. Tests call it after each event."""

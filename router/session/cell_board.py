@@ -11,8 +11,14 @@ from router.session.scheduler_failover import SchedulerFailover
 
 
 class CellBoard:
-    def __init__(self, cells: Mapping[CellName, SchedulerFailover], chooser: CellChooser) -> None:
-        """`chooser` is kept up to date."""
+    def __init__(
+        self, cells: Mapping[CellName, SchedulerFailover], chooser: CellChooser, capacity: int | None = None
+    ) -> None:
+        """`chooser` is kept up to date. `capacity`: workers that each cell counts as, whatever it has, because its
+        workers follow what it gets. Otherwise a cell that has shrunk would stay small. None for cells whose pools do
+        not size themselves.
+        """
+        self._capacity = capacity
         self._cells = cells
         self._chooser = chooser
         self._draining: frozenset[CellName] = frozenset()
@@ -76,9 +82,8 @@ class CellBoard:
 
     def _changed(self, name: CellName) -> None:
         """A cell's Scheduler or its workers have come or gone, or the cell drains or not."""
-        self._chooser.set_cell(
-            name, capacity=max(len(self._cells[name].fallback.workers), 1), is_open=self._takes_new(name)
-        )
+        capacity = self._capacity or max(len(self._cells[name].fallback.workers), 1)
+        self._chooser.set_cell(name, capacity=capacity, is_open=self._takes_new(name))
         if any(self._takes_new(cell) for cell in self._cells):
             self._some_open.set()
         else:

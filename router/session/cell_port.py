@@ -98,7 +98,7 @@ class CellPort:
             if (alone := self._board.without_scheduler(self._open)) is not None:
                 self._enter(alone, request, self._why_left(request))
                 return self._answered(alone, await self._cells[alone].place(request))
-            if not await self._board.some_opens(until):
+            if _now() >= until or not await self._board.some_opens(until):
                 states = ", ".join(f"{name} is {state}" for name, state in self._board.states().items())
                 return Rejection(retry_after_s=RETRY_AFTER_S, why=f"no cell takes requests: {states}")
 

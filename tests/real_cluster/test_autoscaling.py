@@ -9,6 +9,8 @@ from bench.fronts.pace import PACE_FILE_VARIABLE, write_pace
 from tests.drills.traffic import Traffic
 from tests.real_cluster.service import CHANGES, DECODE_PROCESS, Service, wait_for
 
+pytestmark = [pytest.mark.timeout(600), pytest.mark.full_matrix]
+
 STEP_S = 0.05
 """Time of an engine's step, in seconds: as if the model were large, so that one worker carries few streams."""
 GROWN_WITHIN_S, SHRUNK_WITHIN_S = 150.0, 150.0
@@ -50,6 +52,7 @@ def num_decode(service: Service) -> int:
 
 
 def test_decode_pool_grows_under_load_and_shrinks_without_a_failed_request(growing: Service) -> None:
+    assert num_decode(growing) == 1
     traffic = Traffic(lambda: growing.host, growing.port, seed=1, num_at_once=10)
     try:
         wait_for(lambda: num_decode(growing) == 2, GROWN_WITHIN_S, interval_s=1.0)

@@ -41,7 +41,9 @@ class Cluster:
         if self.is_serve_away:
             raise ServeAway("away")
         self.num_serve_asked += 1
-        return ServeState(sizes=self.sizes, victims={Pool.PREFILL: [WorkerId("p0")], Pool.DECODE: [D0, D1]})
+        return ServeState(
+            is_settled=True, sizes=self.sizes, victims={Pool.PREFILL: [WorkerId("p0")], Pool.DECODE: [D0, D1]}
+        )
 
     async def _publish(self, sizes: PoolSizes) -> None:
         self.published.append(sizes)
@@ -98,6 +100,8 @@ def test_state_of_serve_is_read_from_its_details() -> None:
     view = ServeView(
         "baton", {Pool.PREFILL: ScaledPool("PrefillWorker", {}), Pool.DECODE: ScaledPool("DecodeWorker", {})}
     )
-    state = view.read(deployments, nodes)
+    other = {"deployments": {"DecodeWorker": {"replicas": [replica("x0", "b")]}}}
+    state = view.read({"baton": {"deployments": deployments}, "other": other}, nodes)
+    assert state.is_settled
     assert state.sizes == PoolSizes(1, 3)
     assert state.victims == {Pool.PREFILL: ["p0"], Pool.DECODE: ["d1", "d0"]}

@@ -133,6 +133,15 @@ def test_restarted_scheduler_does_not_hide_the_load() -> None:
     assert min(sizes.total for sizes in served.history[num_before:]) >= before.total - 1
 
 
+def test_time_in_which_nothing_was_read_is_no_time_without_traffic() -> None:
+    served = Served(a_config(down_after_s=300.0))
+    before = served.run(400, 120.0)
+    served.now += 310.0  # the Scheduler was away: it has counted nothing, and ingresses have placed
+    num_before = len(served.history)
+    served.run(200, 120.0)
+    assert min(sizes.total for sizes in served.history[num_before:]) >= before.total
+
+
 @given(
     loads=st.lists(st.tuples(st.integers(1, 40), st.floats(0, 400)), min_size=1, max_size=6),
     least=st.integers(0, 3),

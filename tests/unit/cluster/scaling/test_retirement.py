@@ -13,7 +13,7 @@ def targets(
 ) -> int:
     """Of a decode pool whose workers would be stopped in the order d0, d1, ..."""
     victims = {Pool.DECODE: D[: present if known is None else known]}
-    num_open = dict.fromkeys(map(WorkerId, busy), 3)
+    num_open = {worker: 3 if worker in busy else 0 for worker in D}
     return retirement.targets(PoolSizes(1, wanted), PoolSizes(1, present), victims, num_open, now).decode
 
 
@@ -36,6 +36,15 @@ def test_only_workers_that_are_stopped_first_make_the_target_fall() -> None:
     retirement = Retirement(empty_s=100.0)
     assert targets(retirement, 1, 3, {"d0", "d2"}) == 3
     assert retirement.retiring == ["d0", "d1"]
+
+
+def test_worker_that_the_scheduler_does_not_hear_may_be_busy() -> None:
+    retirement = Retirement(empty_s=100.0)
+    victims = {Pool.DECODE: D[:3]}
+    sizes = [
+        retirement.targets(PoolSizes(1, 2), PoolSizes(1, 3), victims, {}, now).decode for now in (0.0, 99.0, 100.0)
+    ]
+    assert sizes == [3, 3, 2]
 
 
 def test_load_that_comes_back_ends_the_retirement() -> None:

@@ -1,7 +1,8 @@
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.messages.ids import RequestId, WorkerId
+from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest
 from cluster.messages.scaling import LoadReading, ScalingAsk
 from cluster.messages.scheduler_events import RequestClosed
@@ -63,6 +64,28 @@ def test_retiring_worker_gets_no_requests_until_it_is_no_longer_named() -> None:
     assert read(state, now=0.2).decode.open_requests == {"d0": 0, "d1": 8}
     placed = [state.place(a_placement_request(f"s{number}"), now=0.3) for number in range(8)]
     assert WorkerId("d0") in {answer.decode for answer in placed if isinstance(answer, Placement)}
+
+
+def test_retiring_worker_gets_what_no_other_worker_takes() -> None:
+    state = RouterState()
+    state.handle(a_prefill_report("p0"), now=0.0)
+    for name in ("d0", "d1"):
+        state.handle(msgspec.structs.replace(a_decode_report(name, "p0"), max_requests=2), now=0.0)
+    read(state, "d0", now=0.0)
+    placed = [state.place(a_placement_request(f"r{number}", path=Path.DECODE), now=0.1) for number in range(4)]
+    assert sorted(answer.decode or "" for answer in placed if isinstance(answer, Placement)) == ["d0", "d0", "d1", "d1"]
+
+
+def test_requests_of_a_burst_are_as_likely_in_the_sample_as_others() -> None:
+    load, now, number = OfferedLoad(SloConfig()), 0.0, 0
+    for _ in range(600):  # each second a burst of 90 long prompts, and ten short ones between
+        lengths = [*([8000] * 90), *([20] * 10)]
+        for length in lengths:
+            now += 0.0001 if length == 8000 else 0.099
+            load.asked(a_placement_request(f"r{number}", num_prompt_tokens=length), now)
+            number += 1
+    share = sum(request.num_prompt == 8000 for request in load.sample()) / SAMPLE_SIZE
+    assert 0.8 < share <= 1.0
 
 
 def test_retirement_ends_if_nobody_repeats_it() -> None:
