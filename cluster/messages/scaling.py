@@ -9,7 +9,7 @@ class ScalingAsk(msgspec.Struct, frozen=True, array_like=True):
     """Asks for a LoadReading."""
 
     retiring: list[WorkerId]
-    """Workers that will be stopped soon. They get no new request for RETIRING_S (router/load/live_workers.py), or until
+    """Workers that will be stopped soon. They are used last for RETIRING_S (router/load/live_workers.py), or until
     an ask that does not name them.
     """
 

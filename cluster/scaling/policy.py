@@ -11,7 +11,7 @@
 4. **Up at once, down late.** Fewer workers must have been enough for `down_after_s` without a break.
 
 All signals are counts that stand still when traffic stops, so the policy then comes down to the floor by itself. The
-same object sizes the pools in production (cluster/scaling/serve_policy.py) and in the simulator.
+same object sizes the pools in production (cluster/scaling/scaling_loop.py) and in the simulator.
 """
 
 from collections import deque
@@ -44,8 +44,6 @@ SLACK: Final = 0.1
 """Part of a worker that may lack before another one is ordered. Higher lets the workers be fuller than the target
 allows; lower orders a worker for a demand that is hardly above a whole number.
 """
-
-
 LONGEST_GAP_S: Final = 15.0
 """Longest time between two readings that is no gap, in seconds. Requests of a gap may never have been counted. Higher
 takes a gap for a time without traffic; lower takes a slow Scheduler for one that was away.

@@ -1,8 +1,8 @@
 """Retirement: which workers are emptied before they are stopped, and when they may be stopped. Pure.
 
 Serve chooses the workers that it stops, and cannot be told which. So the order in which it would choose is predicted
-(cluster/scaling/victims.py), the first workers of that order get no more requests, and the target is lowered by as many
-as are empty. If the load comes back meanwhile, they are used again at once, and nothing was lost.
+(cluster/scaling/victims.py), the first workers of that order get only what no other worker takes, and the target is
+lowered by as many as are empty. If the load comes back meanwhile, they are used again at once, and nothing was lost.
 """
 
 from collections.abc import Mapping, Sequence

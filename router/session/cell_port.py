@@ -128,7 +128,7 @@ class CellPort:
             if isinstance(answer, Placement) or (answer is not None and answer.is_quarantined):
                 return self._answered(name, answer)
             if answer is not None:
-                refusal = answer if refusal is None else _better(refusal, answer)
+                refusal = answer if refusal is None else better(refusal, answer)
             why = _why(answer)
         return refusal
 
@@ -204,7 +204,7 @@ class CellPort:
         return LeftBecause.DRAINING if own is not None and self._board.drains(own) else LeftBecause.AWAY
 
 
-def _better(one: Rejection, other: Rejection) -> Rejection:
+def better(one: Rejection, other: Rejection) -> Rejection:
     """The refusal that the client gets: for the load rather than for want of workers, and the one that ends first."""
     return min(one, other, key=lambda refusal: (not refusal.is_overload, refusal.retry_after_s))
 

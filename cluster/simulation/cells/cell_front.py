@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import reduce
 
 import msgspec
 
@@ -19,16 +20,8 @@ from cluster.messages.scheduler_events import (
 from cluster.simulation.cells.cell_workers import cell_of_worker
 from cluster.simulation.pools.reporter import SchedulerUnderTest
 from router.cells.cell_chooser import CellChooser
-
-MOST_ASKED = 3
-"""Cells that are asked for one placement. Fewer refuse requests for which another cell has room; more ask a cluster
-that is full again and again.
-"""
-
-RETRY_AFTER_S = 5.0
-"""Retry-After while no cell is open, in seconds. Lower has clients come back in vain; higher keeps them away from cells
-that are open again.
-"""
+from router.session.cell_port import MOST_ASKED, better
+from router.session.fallback_placement import RETRY_AFTER_S
 
 
 class CellFront:
@@ -62,7 +55,7 @@ class CellFront:
                 return answer
         if not rejections:
             return Rejection(retry_after_s=RETRY_AFTER_S, why="all cells drain")
-        return min(rejections, key=lambda refusal: (not refusal.is_overload, refusal.retry_after_s))
+        return reduce(better, rejections)
 
     def tell(self, event: SchedulerEvent) -> None:
         match event:

@@ -7,9 +7,10 @@ from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import ReportReply, WorkerReport
 from cluster.messages.scheduler_events import EngineLostWith, FirstToken, RequestClosed, SchedulerEvent, WorkerLost
-from cluster.simulation.cells.cell_front import MOST_ASKED, CellFront
+from cluster.simulation.cells.cell_front import CellFront
 from cluster.simulation.clock import VirtualLoop
 from router.cells.cell_chooser import CellChooser
+from router.session.cell_port import MOST_ASKED
 
 REQUEST = PlacementRequest(request_id=RequestId("r"), num_prompt_tokens=100, block_hashes=[b"a"])
 CELLS = [CellName(f"c{number}") for number in range(5)]
