@@ -82,7 +82,7 @@ class Answer:
 
     async def _read(self, http: httpx.AsyncClient) -> None:
         async with http.stream("POST", "/v1/completions", json=self._body, headers=self._headers) as response:
-            response.raise_for_status()
+            assert response.is_success, (await response.aread()).decode()
             async for part in response.aiter_raw():
                 self._parts.append(part)
                 self.has_begun.set()
@@ -111,9 +111,10 @@ async def test_batch_answers_pause_for_an_interactive_request_and_lose_no_token(
                 await one.reading
         assert small.metric("baton_pauses_total") == 0
 
-        several = [batch(http, words, is_streamed=words is lists[-1]) for words in lists]
         # It keeps the prefill worker, and cannot pause there
-        keeps = Answer(http, "Once", "flex", NUM_KEEPS, path="P")
+        keeps = Answer(http, "Once", "flex", NUM_KEEPS, is_streamed=True, path="P")
+        await keeps.has_begun.wait()
+        several = [batch(http, words, is_streamed=words is lists[-1]) for words in lists]
         await several[-1].has_begun.wait()
         await asyncio.sleep(DECODED_FOR_S)
         await Answer(http, INTERACTIVE, "priority", 10).reading
