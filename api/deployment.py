@@ -25,7 +25,7 @@ from cluster.config.application import AppConfig
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import CellName
 from cluster.observability.logging import set_up_logging
-from cluster.serve_context import claim_state, join_cluster, own_worker_id
+from cluster.serve_context import claim_state, join_cluster, own_service, own_worker_id
 from router.session.ports import SessionPorts
 from router.session.receipt import Terms
 from router.session.session import Session
@@ -79,7 +79,7 @@ class Ingress:
         gc.collect()
         gc.freeze()  # the objects of now live as long as the process: the garbage collector need not walk them
         self._services: IngressServices = http_app.state.services
-        self._listener = await HttpListener.start(http_app, Gatekeeper(config.ingress))
+        self._listener = await HttpListener.start(http_app, Gatekeeper(config.ingress), own_service())
 
     async def check_health(self) -> None:
         """Raise RuntimeError if the listener has ended, so that Serve replaces the replica."""

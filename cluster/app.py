@@ -96,6 +96,8 @@ def _ingress(config: AppConfig) -> serve.Deployment:
     environment |= {"VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     return serve.deployment(Ingress).options(
         num_replicas=config.ingress.replicas,
+        max_surge_percent=config.ingress.max_surge_percent,
+        graceful_shutdown_timeout_s=config.ingress.drain_s,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         logging_config=_QUIET,
         ray_actor_options={**_on_nodes(config.ingress, environment), "num_cpus": config.ingress.cpus},
@@ -119,6 +121,7 @@ def _pool(worker: type, config: AppConfig, pool: PoolConfig, bounds: PoolBounds 
     return serve.deployment(worker).options(
         **_size(pool.replicas, bounds),
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
+        max_surge_percent=pool.max_surge_percent,
         graceful_shutdown_timeout_s=pool.drain_s,
         logging_config=_QUIET,
         ray_actor_options=options,

@@ -1,6 +1,7 @@
 """What this process learns from Ray and Serve: its id, its node, and where the Scheduler is."""
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -194,6 +195,13 @@ class _RayStore:
 def own_worker_id() -> WorkerId:
     """The worker id of this process: the id of its Serve replica."""
     return WorkerId(serve.get_replica_context().replica_id.unique_id)
+
+
+def own_service() -> str:
+    """The application of this process, told apart from those of other clusters on this machine. Nothing can be learned
+    from it.
+    """
+    return hashlib.sha256(f"{get_runtime_context().gcs_address}/{application()}".encode()).hexdigest()[:16]
 
 
 def own_rank() -> int:

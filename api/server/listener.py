@@ -9,31 +9,18 @@ import asyncio
 import logging
 import math
 import socket
+from contextlib import suppress
 from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from api.server.port import SERVICE_HEADER, listening_socket
 from api.server.protocol import Gatekeeper, GuardedProtocol
-from cluster.config.ingress import IngressConfig
 from cluster.network.open_files import allow_open_files
 
 logger = logging.getLogger("baton.ingress")
 
-BIND_TIMEOUT_S = 10.0
-"""Longest wait for the port, in seconds. The predecessor of this replica may still finish its streams on the port. With
-a lower value, a replacement fails while its predecessor ends; with a higher value, a wrong port is reported later.
-"""
-BIND_RETRY_S = 0.2
-"""Pause between two tries to bind the port, in seconds. A lower value costs CPU; a higher value delays the start."""
-BACKLOG = 2048
-"""Connections that the kernel completes before the process accepts them, in number. With a lower value, a burst of new
-connections is dropped; with a higher value, more connections wait in a process that is too busy.
-"""
-SEND_BUFFER_BYTES = 128 << 10
-"""Size of a connection's send buffer in the kernel, in bytes. The kernel's own choice grows to megabytes. With a higher
-value, a client that reads nothing is noticed later; with a lower value, a fast client waits for the event loop.
-"""
 MAX_SWEEP_S = 1.0
 """Longest pause between two sweeps, in seconds. A lower value costs CPU; with a higher value, connections outlive their
 deadlines for longer.
@@ -42,6 +29,10 @@ SWEEPS = 5
 """Sweeps within the shortest time-out of a connection, in number. A higher value costs CPU; with a lower value,
 connections outlive their deadlines for longer.
 """
+END_S = 5.0
+"""Part of `drain_s` that is left when the requests that still run are cut off, in seconds: in it, their turns are
+stored. Shorter loses turns while PostgreSQL is slow; longer cuts requests that would have ended.
+"""
 OTHER_FILES = 1024
 """Files that the process may open beside the connections of clients, in number. With a lower value, a process with all
 connections open cannot open a file; with a higher value, fewer machines permit the limit, and more log the warning.
@@ -49,16 +40,22 @@ connections open cannot open a file; with a higher value, fewer machines permit 
 
 
 class HttpListener:
-    def __init__(self, server: uvicorn.Server, serving: asyncio.Task[None], gatekeeper: Gatekeeper) -> None:
+    def __init__(
+        self, server: uvicorn.Server, listening: socket.socket, serving: asyncio.Task[None], gatekeeper: Gatekeeper
+    ) -> None:
         self._server = server
+        self._listening = listening
         self._serving = serving
+        self._gatekeeper = gatekeeper
         self._sweeping = asyncio.create_task(_sweep(gatekeeper))
 
     @classmethod
-    async def start(cls, app: ASGIApp, gatekeeper: Gatekeeper) -> "HttpListener":
-        """A listener on the address of the gatekeeper's config. Raises OSError if the address cannot be bound."""
+    async def start(cls, app: ASGIApp, gatekeeper: Gatekeeper, service: str) -> "HttpListener":
+        """A listener on the address of the gatekeeper's config, for a replica of `service`. Raises OSError if the
+        address cannot be bound.
+        """
         config = gatekeeper.config
-        listening = await _bound(config)
+        listening = await listening_socket(config, service)
         _allow_files(config.max_connections + OTHER_FILES)
         server = uvicorn.Server(
             uvicorn.Config(
@@ -69,11 +66,14 @@ class HttpListener:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                headers=[(SERVICE_HEADER, service)],
                 proxy_headers=False,
                 timeout_keep_alive=math.ceil(config.idle_timeout_s),
             )
         )
-        return cls(server, asyncio.create_task(server.serve(sockets=[listening])), gatekeeper)
+        # uvicorn closes its socket when it ends. Through the other one, the connections of that moment are taken
+        serving = asyncio.create_task(server.serve(sockets=[listening.dup()]))
+        return cls(server, listening, serving, gatekeeper)
 
     def check_health(self) -> None:
         """Raise RuntimeError if the listener has ended."""
@@ -81,10 +81,39 @@ class HttpListener:
             raise RuntimeError("the HTTP listener has ended")
 
     async def close(self) -> None:
-        """Accept no more connections, and wait for the end of the open requests."""
+        """Accept no more connections, and wait for the end of the open requests, for `drain_s` at most. Then they are
+        cut off as if their clients had left. A second call has no effect.
+        """
+        if self._gatekeeper.is_leaving:
+            return
+        self._gatekeeper.leave()
+        if self._server.started:
+            await self._accept_last()
         self._server.should_exit = True
-        await self._serving
+        try:
+            async with asyncio.timeout(max(0.0, self._gatekeeper.config.drain_s - END_S)):
+                await asyncio.shield(self._serving)
+        except TimeoutError:
+            self._gatekeeper.abort()
+            await self._serving
         self._sweeping.cancel()
+
+    async def _accept_last(self) -> None:
+        """Stop asyncio's part, and take the connections that the kernel has completed, and would reset."""
+        loop, server = asyncio.get_running_loop(), self._server
+        for accepting in server.servers:
+            for one in accepting.sockets:
+                loop.remove_reader(one.fileno())
+            await asyncio.sleep(
+                0
+            )  # a connection that asyncio has taken is lost if its server closes before its task runs
+            accepting.close()
+        of_uvicorn = {"config": server.config, "server_state": server.server_state, "app_state": {}}
+        with self._listening, suppress(OSError):  # BlockingIOError if there is none left
+            while True:
+                taken, _ = self._listening.accept()
+                taken.setblocking(False)
+                await loop.connect_accepted_socket(partial(GuardedProtocol, self._gatekeeper, **of_uvicorn), taken)
 
 
 async def _sweep(gatekeeper: Gatekeeper) -> None:
@@ -102,36 +131,3 @@ def _allow_files(number: int) -> None:
         logger.warning(
             "only %d files may be open: ingress.max_connections needs %d (ulimit -n), or must be lower", allowed, number
         )
-
-
-async def _bound(config: IngressConfig) -> socket.socket:
-    deadline = asyncio.get_running_loop().time() + BIND_TIMEOUT_S
-    while True:
-        try:
-            return _bind(config.host, config.port, shared=config.replicas > 1)
-        except OSError as error:
-            if asyncio.get_running_loop().time() > deadline:
-                raise OSError(
-                    f"cannot listen on {config.host}:{config.port} ({error.strerror}): choose another ingress.port; "
-                    "if Serve's own proxy listens there, set proxy_location: Disabled"
-                ) from error
-        await asyncio.sleep(BIND_RETRY_S)
-
-
-def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
-    """A socket that listens. If `shared`, several replicas of one machine can listen on the port, and the kernel
-    spreads the connections over the replicas.
-    """
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit the option
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        listening.bind((host, port))
-        listening.listen(BACKLOG)
-    except OSError:
-        listening.close()
-        raise
-    return listening

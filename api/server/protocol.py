@@ -33,6 +33,11 @@ MAX_LINGERING = 64
 """Connections that may linger at a time; further ones are reset at once. More takes memory; fewer loses more answers.
 """
 
+LEAVING_S = 1.0
+"""Time that a connection without a request has for one when the replica ends, in seconds. Its answer tells the client
+to use another connection. Shorter closes connections on which a request is under way; longer delays the end.
+"""
+
 _quiet = logging.getLogger("baton.http")
 _quiet.setLevel(logging.ERROR)  # a log line per bad request would let clients fill the disk: a metric counts them
 
@@ -47,11 +52,23 @@ class Gatekeeper:
         )
         self.ending: set[GuardedProtocol] = set()
         """Connections that linger: they are closed when their clients have read the answer."""
+        self.is_leaving = False
 
     def sweep(self, now: float) -> None:
         """End the connections whose deadline is over. One sweep replaces a timer for each connection and request."""
         for protocol in [*self.connections.open, *self.ending]:
             protocol.end_if_late(now)
+
+    def leave(self) -> None:
+        """The replica ends: no connection, open or new, has more than one request from now on."""
+        self.is_leaving = True
+        for protocol in list(self.connections.open):
+            protocol.shutdown()
+
+    def abort(self) -> None:
+        """Cut off the requests that still run, as if their clients had left."""
+        for protocol in [*self.connections.open, *self.ending]:
+            protocol.transport.abort()
 
 
 class Deadlines:
@@ -89,7 +106,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         connections = self._gatekeeper.connections
         address = self.client[0] if self.client else ""
-        self._deadlines.expect_request_within(self._config.idle_timeout_s)
+        self._becomes_idle()
         if not connections.add(self, address):
             why = f"{connections.most_per_address} connections of {address} are open"
             self._refuse(Overloaded(why, FULL_REPLICA_RETRY_S))
@@ -137,7 +154,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if not self.url.startswith(b"/"):
             self.headers[:] = _with_host_of(self.url, self.headers)
         super().on_headers_complete()
-        if self.parser.should_upgrade():  # the parser reads nothing that follows
+        # After an upgrade, the parser reads nothing that follows
+        if self.parser.should_upgrade() or self._gatekeeper.is_leaving:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -168,6 +186,13 @@ class GuardedProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._deadlines.unread = None
+
+    def shutdown(self) -> None:
+        """uvicorn ends. It would close a connection on which a request is under way."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+        elif not self._head.has_begun:
+            self._deadlines.expect_request_within(LEAVING_S)
 
     def end_if_late(self, now: float) -> None:
         """End the connection if one of its deadlines is over."""
@@ -214,7 +239,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _becomes_idle(self) -> None:
         self._gatekeeper.connections.is_idle(self)
-        self._deadlines.expect_request_within(self._config.idle_timeout_s)
+        self._deadlines.expect_request_within(LEAVING_S if self._gatekeeper.is_leaving else self._config.idle_timeout_s)
 
 
 def _disconnect(cycle: RequestResponseCycle) -> None:

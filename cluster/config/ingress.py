@@ -23,6 +23,16 @@ class IngressConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbi
     """
     cpus: Annotated[float, Meta(ge=0)] = 0.5
     """CPUs that Ray reserves for each replica. A reservation does not limit what the replica uses."""
+    max_surge_percent: Annotated[int, Meta(ge=0, le=100)] = 100
+    """Replicas that an update may start before it ends old ones, as a percentage of `replicas`. The nodes must have
+    room for them (`cpus`, `resources`), or the update waits for it. With 0, each replica ends before its successor
+    starts: with one replica, nobody answers meanwhile.
+    """
+    drain_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0
+    """Time that a replica has for its open requests when Serve stops it, in seconds. Five seconds before the end, the
+    requests that still run are cut off, and their turns are stored as far as they got. A shorter time cuts long answers
+    at each update; a longer time makes updates slow.
+    """
     host: str = "127.0.0.1"
     """IPv4 address to listen on. "0.0.0.0" stands for all addresses of the node."""
     port: Annotated[int, Meta(ge=1, le=65535)] = 8000

@@ -112,6 +112,11 @@ class PoolConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbid_u
     requests that still run go to other workers where they can. A shorter time interrupts long answers at each update; a
     longer time makes updates slow.
     """
+    max_surge_percent: Annotated[int, Meta(ge=0, le=100)] = 0
+    """Workers that an update may start before it ends old ones, as a percentage of `replicas`. The nodes must have room
+    for them (`cpus`, `gpus`, `resources`), or the update waits for it. With 0, each worker ends before its successor
+    starts, so that no GPU is needed beyond those of the pool, and the pool is short of workers meanwhile.
+    """
     tiers: TiersConfig = TiersConfig()
     grammars: GrammarBudgetConfig = GrammarBudgetConfig()
 

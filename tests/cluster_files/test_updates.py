@@ -1,11 +1,12 @@
 """What `serve deploy` does to a cluster that runs, as docs/clusters.md says: by the rules of Ray Serve itself."""
 
 import copy
+import math
 from typing import Any
 
 import pytest
 
-from tests.cluster_files.node_types import serve_config
+from tests.cluster_files.node_types import application, demands, launched, serve_config
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Serve's own, as it is imported
 
@@ -39,8 +40,17 @@ def test_number_of_replicas_beside_the_arguments_replaces_no_replica() -> None:
     assert few == many
 
 
-def test_one_replica_in_five_is_replaced_at_a_time_and_none_is_started_before() -> None:
+def test_one_replica_in_five_is_replaced_at_a_time() -> None:
     from ray.serve._private.config import DeploymentConfig
 
-    config = DeploymentConfig()
-    assert (config.rolling_update_percentage, config.max_surge_percent) == (0.2, 0)
+    assert DeploymentConfig().rolling_update_percentage == 0.2
+
+
+@pytest.mark.parametrize("file", ["aws", "gcp"])
+def test_ingress_nodes_have_room_for_the_replicas_that_an_update_starts_first(file: str) -> None:
+    config = application(file).ingress
+    asked = demands(file)
+    num_more = math.ceil(config.replicas * config.max_surge_percent / 100)
+    assert num_more
+    usual = asked["ingress"] + asked["scheduler"]
+    assert launched(file, usual + asked["ingress"][:num_more]) == launched(file, usual)

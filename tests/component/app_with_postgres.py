@@ -43,7 +43,7 @@ async def clients_of(
     """Clients by API key of a listening ingress with this `config`. Without `state`, it reaches none."""
     port = free_port()
     app = an_app(frontend, state=state, context=context, **config)
-    listener = await HttpListener.start(app, Gatekeeper(IngressConfig(port=port)))
+    listener = await HttpListener.start(app, Gatekeeper(IngressConfig(port=port)), "baton")
     made: list[AsyncOpenAI] = []
 
     def client_of(key: str) -> AsyncOpenAI:

@@ -99,7 +99,7 @@ async def baton(request: pytest.FixtureRequest) -> AsyncIterator[Baton]:
     config: dict[str, Any] = {"allowed_hosts": [], **getattr(request, "param", {})}
     frontend, port = FakeFrontend(), free_port()
     listener = await HttpListener.start(
-        an_app(frontend, **config), Gatekeeper(IngressConfig(port=port, host="127.0.0.1"))
+        an_app(frontend, **config), Gatekeeper(IngressConfig(port=port, host="127.0.0.1")), "baton"
     )
     yield Baton(frontend, port)
     await listener.close()

@@ -130,7 +130,9 @@ async def listening(app: Any = None, **options: Any) -> AsyncIterator[Wire]:
     config = IngressConfig(port=free_port(), **options)
     behind = Echo() if app is None else app
     gatekeeper = Gatekeeper(config)
-    listener = await HttpListener.start(Edge(behind, config, Capacity(config.max_ongoing_requests)), gatekeeper)
+    listener = await HttpListener.start(
+        Edge(behind, config, Capacity(config.max_ongoing_requests)), gatekeeper, "baton"
+    )
     wire = Wire(behind, gatekeeper, config.port)
     try:
         yield wire

@@ -78,7 +78,9 @@ async def _serve(moment: str, port: int, config: StateConfig) -> None:
 
     if moment in ("ended", "written"):
         setattr(state.stores.responses, "finish", finish_and_die)  # noqa: B010  # mypy lets no method be replaced
-    listener = await HttpListener.start(an_app(Mortal(moment), state=state), Gatekeeper(IngressConfig(port=port)))
+    listener = await HttpListener.start(
+        an_app(Mortal(moment), state=state), Gatekeeper(IngressConfig(port=port)), "baton"
+    )
     await asyncio.Event().wait()
     await listener.close()
 

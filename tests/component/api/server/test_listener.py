@@ -12,10 +12,11 @@ from starlette.types import Receive, Scope, Send
 
 from api.edge.capacity import Capacity
 from api.edge.edge import Edge
-from api.server.listener import HttpListener, _bind
+from api.server.listener import HttpListener
 from api.server.protocol import Gatekeeper
 from cluster.config.ingress import IngressConfig
 
+SERVICE = "baton"
 START = {"type": "http.response.start", "status": 200, "headers": []}
 
 
@@ -53,7 +54,7 @@ async def listening(
 ) -> AsyncIterator[tuple[HttpListener, httpx.AsyncClient]]:
     gatekeeper = gatekeeper or a_gatekeeper(**options)
     config = gatekeeper.config
-    listener = await HttpListener.start(Edge(app, config, Capacity(config.max_ongoing_requests)), gatekeeper)
+    listener = await HttpListener.start(Edge(app, config, Capacity(config.max_ongoing_requests)), gatekeeper, SERVICE)
     headers = {"content-type": "application/json"}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{config.port}", headers=headers, timeout=5) as client:
         yield listener, client
@@ -170,20 +171,3 @@ async def refuses(client: httpx.AsyncClient) -> bool:
         except httpx.HTTPError:
             return False
     return False
-
-
-async def test_port_in_use_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.server.listener.BIND_TIMEOUT_S", 0.1)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(OSError, match=r"choose another ingress\.port"):
-            await HttpListener.start(App(), Gatekeeper(IngressConfig(port=taken.getsockname()[1])))
-
-
-def test_replicas_of_one_machine_share_the_port_and_a_lone_one_does_not() -> None:
-    port = free_port()
-    with _bind("127.0.0.1", port, shared=True) as one, _bind("127.0.0.1", port, shared=True):
-        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        with pytest.raises(OSError, match="in use"):
-            _bind("127.0.0.1", port, shared=False)

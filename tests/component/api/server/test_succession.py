@@ -1,0 +1,119 @@
+"""Ingress replicas that follow each other on a port, as in an update: their listeners on real sockets."""
+
+import asyncio
+import socket
+from collections import Counter
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from api.server import listener as listeners
+from api.server.listener import HttpListener
+from api.server.protocol import Gatekeeper
+from cluster.config.ingress import IngressConfig
+from tests.component.api.server.test_listener import SERVICE, App, a_gatekeeper, listening
+
+NUM_CLIENTS = 20
+"""Half of them use their connections again."""
+NUM_SUCCESSORS = 6
+
+
+def answering() -> App:
+    app = App()
+    app.may_answer.set()
+    return app
+
+
+class Clients:
+    """Clients that ask again and again, and count what becomes of it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._is_over = False
+        self.ends: Counter[str] = Counter()
+        self._asking = [asyncio.create_task(self._ask(keeps=bool(number % 2))) for number in range(NUM_CLIENTS)]
+
+    async def _ask(self, *, keeps: bool) -> None:
+        limits = httpx.Limits(max_keepalive_connections=1 if keeps else 0)
+        async with httpx.AsyncClient(base_url=self._url, timeout=5, limits=limits) as http:
+            while not self._is_over:
+                try:
+                    answer = await http.post("/", json={})
+                    self.ends[answer.text] += 1
+                except httpx.HTTPError as error:
+                    self.ends[repr(error)] += 1
+
+    async def more(self, number: int) -> None:
+        """Until so many more requests are over."""
+        until = self.ends.total() + number
+        async with asyncio.timeout(10):
+            while self.ends.total() < until:  # noqa: ASYNC110  # each end is counted by another task
+                await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        self._is_over = True
+        await asyncio.gather(*self._asking)
+
+
+async def test_no_request_fails_when_replicas_follow_each_other() -> None:
+    gatekeeper = a_gatekeeper()
+    config = gatekeeper.config
+    current = await HttpListener.start(answering(), gatekeeper, SERVICE)
+    clients = Clients(f"http://127.0.0.1:{config.port}")
+    try:
+        for _ in range(NUM_SUCCESSORS):
+            await clients.more(3 * NUM_CLIENTS)
+            successor = await HttpListener.start(answering(), Gatekeeper(config), SERVICE)
+            await clients.more(NUM_CLIENTS)
+            await asyncio.wait_for(current.close(), 5)
+            current = successor
+    finally:
+        await clients.stop()
+        await current.close()
+    assert set(clients.ends) == {"last"}
+
+
+async def test_connection_without_a_request_may_still_ask_once() -> None:
+    async with listening(answering()) as (listener, client):
+        assert (await client.post("/")).text == "last"
+        closing = asyncio.create_task(listener.close())
+        await asyncio.sleep(0)
+        answer = await client.post("/")
+        assert (answer.text, answer.headers["connection"]) == ("last", "close")
+        await asyncio.wait_for(closing, 5)
+
+
+async def test_request_that_takes_longer_than_the_time_to_drain_is_cut_off_as_if_its_client_had_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listeners, "END_S", 0.0)
+    app = App(streams=True)
+    async with listening(app, drain_s=0.3) as (listener, client):
+        request = asyncio.create_task(client.post("/"))
+        await asyncio.wait_for(app.started.wait(), 5)
+        await asyncio.wait_for(listener.close(), 5)
+        await asyncio.wait_for(app.cancelled.wait(), 5)
+        with suppress(httpx.HTTPError):
+            await request
+        assert request.exception() is not None
+
+
+async def test_port_in_use_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.server.port.BIND_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("api.server.port.ASK_TIMEOUT_S", 0.1)
+    gatekeeper = a_gatekeeper()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", gatekeeper.config.port))
+        taken.listen()
+        with pytest.raises(OSError, match=r"choose another ingress\.port"):
+            await HttpListener.start(App(), gatekeeper, SERVICE)
+
+
+async def test_two_services_do_not_share_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.server.port.BIND_TIMEOUT_S", 0.1)
+    async with listening(answering()) as (_, client):
+        port = client.base_url.port
+        assert port is not None
+        with pytest.raises(OSError, match=r"choose another ingress\.port"):
+            await HttpListener.start(answering(), Gatekeeper(IngressConfig(port=port)), "another")
