@@ -7,7 +7,8 @@ from itertools import count
 
 from tests.drills.client import ANSWERED, CONNECTION_LOST, NOT_REACHED
 from tests.drills.participants import MODEL
-from tests.drills.processes import LiveProcesses
+from tests.drills.processes import GENERATED_TOKENS, SCHEDULER, LiveProcesses
+from tests.drills.struck import replicas
 from tests.nodes.ray_up import DECODE, HEAD, INGRESS, PREFILL, RayUp
 from tests.nodes.wire import CUT, Quality, wire
 from tests.real_cluster.service import CONTROLLER_PROCESS, wait_for
@@ -17,6 +18,12 @@ LASTS_S = 20.0
 BACK_WITHIN_S = 120.0
 NEW_INGRESS_WITHIN_S = 240.0
 """For a node, and then for an ingress replica and a Scheduler on it, to which the workers come back."""
+NEW_WORKER_WITHIN_S = 240.0
+"""For a node, and the start of an engine on it, beside what serves on the same two cores."""
+USED_WITHIN_S = 10.0
+"""From when the Scheduler knows a worker until it has generated tokens."""
+UPDATED_WITHIN_S = 600.0
+"""For two nodes, three engines, an ingress replica and a Scheduler, and for the end of those of before."""
 SLOW = Quality(delay_s=0.05, bytes_per_s=10e6 / 8)
 """10 Mbit/s in each direction, and 100 ms there and back."""
 HANDED_OVER = "P->D"
@@ -60,6 +67,31 @@ def _head_away(cluster: RayUp) -> None:
     _pass(LASTS_S)
     cluster.up()
     wait_for(lambda: cluster.processes(CONTROLLER_PROCESS), BACK_WITHIN_S)
+
+
+def _joins_and_leaves(cluster: RayUp) -> None:
+    """The nodes of the pool are full, so that the autoscaler starts one. Then Serve ends a worker: an older one."""
+    cluster.deploy(resized={DECODE: cluster.num_replicas[DECODE] + 1})
+    live = LiveProcesses(cluster)
+
+    def workers() -> dict[str, float]:
+        return live.snapshot().by("replica", GENERATED_TOKENS, deployment=DECODE)
+
+    old = set(workers())
+    wait_for(lambda: _num_workers(cluster) > cluster.num_replicas[DECODE], NEW_WORKER_WITHIN_S, interval_s=0.2)
+    wait_for(lambda: any(tokens for worker, tokens in workers().items() if worker not in old), USED_WITHIN_S)
+    cluster.deploy()
+
+
+def _num_workers(cluster: RayUp) -> float:
+    """Decode workers that the Scheduler knows."""
+    return LiveProcesses(cluster).snapshot().total("baton_workers", deployment=SCHEDULER, pool=DECODE)
+
+
+def _updated(cluster: RayUp) -> None:
+    old = replicas(cluster)
+    cluster.deploy({"decode": {"max_ongoing_requests": 300}})
+    wait_for(lambda: not old & replicas(cluster), UPDATED_WITHIN_S, interval_s=0.5)
 
 
 def _between_pools(quality: Quality) -> Callable[[RayUp], None]:
@@ -106,5 +138,7 @@ NODE_FAULTS = {
     "the ingress node is gone": NodeFault(
         _ingress_gone, silence_s=15.0, num_lost=2, outcomes=frozenset({ANSWERED, CONNECTION_LOST, NOT_REACHED})
     ),
+    "a decode node joins, a worker leaves": NodeFault(_joins_and_leaves, silence_s=5.0, num_lost=1),
+    "update of all processes": NodeFault(_updated, silence_s=15.0, num_lost=5),
 }
 """A new one goes to the end: its place chooses the prompts of its streams, which no other drill may have."""

@@ -23,6 +23,7 @@ from tests.real_cluster.service import is_named, merged
 
 HEAD, INGRESS, PREFILL, DECODE = "head", "ingress", "prefill", "decode"
 """Node types of conf/ray-up/local.yaml."""
+DEPLOYMENTS = {PREFILL: "PrefillWorker", DECODE: "DecodeWorker"}
 CONFIGS = REPO_ROOT / "conf/ray-up"
 COMMAND_WITHIN_S = 120.0
 CHANGES: dict[str, Any] = {
@@ -40,8 +41,9 @@ class RayUp:
     port = 8000
 
     def __init__(self, folder: Path, num_replicas: Mapping[str, int]) -> None:
-        """`num_replicas` of the pools, each on a node of its own."""
+        """`num_replicas` of the pools, each on a node of its own. There may be one node more of each pool."""
         self._folder = folder
+        self._tls = Authority().issued(folder / "tls")
         (folder / "homes").mkdir()
         self.cloud = Cloud(folder / "homes", folder / "cloud.sock")
         try:
@@ -58,14 +60,19 @@ class RayUp:
         """`ray up`. On a head that runs already, it starts Ray there if it does not run."""
         self._run("ray", "up", "--yes", "--no-config-cache", str(self._config))
 
-    def deploy(self) -> None:
-        """`serve deploy`, with TLS between Baton's processes."""
+    def deploy(self, changed: Mapping[str, Any] | None = None, resized: Mapping[str, int] | None = None) -> None:
+        """`serve deploy`, with TLS between Baton's processes. `changed`: arguments of the application that others have
+        in place of those of before. `resized`: workers of pools, given beside the arguments.
+        """
         config = yaml.safe_load((CONFIGS / "local-serve.yaml").read_text())
         application = config["applications"][0]
-        pools = {pool: {"replicas": number} for pool, number in self.num_replicas.items()}
-        tls = msgspec.structs.asdict(Authority().issued(self._folder / "tls"))
+        pools = {pool: {"replicas": number, "max_surge_percent": 50} for pool, number in self.num_replicas.items()}
+        tls = msgspec.structs.asdict(self._tls)
         changes = {**CHANGES, **pools, "state": {"data_dir": str(self._folder / "state")}, "network": {"tls": tls}}
-        application["args"] = merged(application["args"], changes)
+        application["args"] = merged(merged(application["args"], changes), dict(changed or {}))
+        application["deployments"] = [
+            {"name": DEPLOYMENTS[pool], "num_replicas": number} for pool, number in (resized or {}).items()
+        ]
         file = self._folder / "serve.yaml"
         file.write_text(yaml.safe_dump(config))
         self._run("serve", "deploy", "--address", f"http://{self.address(HEAD)}:8265", str(file))
@@ -126,7 +133,9 @@ class RayUp:
         config = yaml.safe_load((CONFIGS / "local.yaml").read_text())
         config["provider"]["socket"] = str(self._folder / "cloud.sock")
         for pool, number in num_replicas.items():
-            config["available_node_types"][pool]["min_workers"] = number
+            node_type = config["available_node_types"][pool]
+            node_type["min_workers"], node_type["max_workers"] = number, number + 1  # with room for an update
+        config["max_workers"] = sum(node_type["max_workers"] for node_type in config["available_node_types"].values())
         file = self._folder / "cluster.yaml"
         file.write_text(yaml.safe_dump(config))
         return file
