@@ -4,7 +4,7 @@ An operator writes it (`baton cells`, cluster/cli/cells.py), and each ingress re
 (cluster/clients/drain_watch.py). The state outlives the processes of the application, and not the store.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from cluster.messages.ids import CellName
 from cluster.scheduler_registry import KeyValueStore
@@ -19,6 +19,23 @@ class CellStates:
     def drain(self, cell: CellName) -> None:
         """The cell takes no new requests from now on."""
         self._store.put(cell, _DRAINING)
+
+    def drain_unless_last(self, cell: CellName, open_cells: Collection[CellName]) -> None:
+        """As `drain`, where another one of `open_cells` takes new requests before and after. Two operators may drain
+        two cells at the same time. So the state is read again after it was written, and the cell is opened again if
+        the other operator was faster. Raises ValueError then.
+        """
+        others = frozenset(open_cells) - {cell}
+        was_draining = cell in self.draining([cell])
+        if self.draining(others) == others:
+            raise ValueError(f"no other cell than {cell} is open: another one was drained just now")
+        self.drain(cell)
+        if self.draining(others) == others and not was_draining:
+            self.open(cell)
+            raise ValueError(
+                f"cell {cell} was opened again, because another operator has drained the last other cell at the same "
+                "time: look at `baton cells` and try again"
+            )
 
     def open(self, cell: CellName) -> None:
         """The cell takes new requests. Does nothing if it has always taken them."""

@@ -44,7 +44,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         if why := refusal(view, arguments.name, drains=arguments.action == "drain"):
             raise ValueError(why)
-        _write(view.application, CellName(arguments.name), arguments)
+        _write(view, CellName(arguments.name), arguments)
     except (OSError, ValueError) as error:
         print(f"baton: {error}", file=sys.stderr)
         return 1
@@ -68,10 +68,13 @@ def refusal(view: CellsView, name: str, *, drains: bool) -> str | None:
         return f"there is no cell {name!r}: the service has {', '.join(names)}"
     if len(names) == 1:
         return "the service has only one cell, which cannot be drained or opened"
-    open_ones = [cell.name for cell in view.cells if cell.state is CellState.OPEN]
-    if drains and not set(open_ones) - {name}:
+    if drains and not set(_open_cells(view)) - {name}:
         return f"no other cell than {name} is open: the service would refuse every request"
     return None
+
+
+def _open_cells(view: CellsView) -> list[CellName]:
+    return [cell.name for cell in view.cells if cell.state is CellState.OPEN]
 
 
 def _row(cell: CellView) -> tuple[str, ...]:
@@ -79,14 +82,14 @@ def _row(cell: CellView) -> tuple[str, ...]:
     return (cell.name, cell.state, *map(str, counts))
 
 
-def _write(application: str, cell: CellName, arguments: argparse.Namespace) -> None:
+def _write(view: CellsView, cell: CellName, arguments: argparse.Namespace) -> None:
     """Raises OSError and ValueError."""
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what Ray logs is in the error
     from cluster.cli.ray_store import cell_states_in  # it loads Ray, which takes longer than all other commands
 
-    states = cell_states_in(arguments.ray, application, cell)
+    states = cell_states_in(arguments.ray, view.application, cell)
     if arguments.action == "drain":
-        states.drain(cell)
+        states.drain_unless_last(cell, _open_cells(view))
     else:
         states.open(cell)
 
