@@ -21,7 +21,7 @@ shorter asks Ray's key-value store more often, once for each cell and ingress re
 class DrainWatch:
     def __init__(self, read: Callable[[], frozenset[CellName]], on_read: Callable[[frozenset[CellName]], None]) -> None:
         """`read` reads the state. It may block, so it runs in a thread, one call at a time. `on_read` is called with
-        each state that differs from the one before.
+        each state that differs from the one before, and again at the next look if it raises.
         """
         self._read = read
         self._on_read = on_read
@@ -49,5 +49,9 @@ class DrainWatch:
         self._is_away = False
         if draining != self._draining:
             logger.warning("cells that take no new requests: %s", ", ".join(sorted(draining)) or "none")
+            try:
+                self._on_read(draining)
+            except Exception:  # the watch must go on after any error
+                logger.exception("the ingress does not follow which cells drain, and tries again")
+                return
             self._draining = draining
-            self._on_read(draining)

@@ -35,5 +35,27 @@ async def test_last_state_stays_while_the_store_is_away(
     watch.close()
 
 
+async def test_watch_goes_on_after_an_ingress_that_fails_to_follow(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(drain_watch, "DRAIN_LOOK_S", 0.01)
+    states, heard = CellStates(MemoryStore()), list[frozenset[CellName]]()
+
+    def hear(draining: frozenset[CellName]) -> None:
+        heard.append(draining)
+        if len(heard) == 1:
+            raise RuntimeError("a bug")
+
+    states.drain(A)
+    watch = DrainWatch(lambda: states.draining([A, B]), hear)
+    await _looks()
+    assert heard == [{A}, {A}]
+    assert "a bug" in caplog.text
+    states.open(A)
+    await _looks()
+    assert heard[2:] == [frozenset()]
+    watch.close()
+
+
 async def _looks() -> None:
     await asyncio.sleep(0.2)
