@@ -18,7 +18,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="show the cells of a running service, and drain or open one",
         description="Shows the cells of a service: the state of each, its workers, the pairs of them that can hand "
         "over, and the requests that are open or wait in it. `drain NAME` has all ingress replicas send no new "
-        "requests to a cell, and `open NAME` ends that. Both are written into Ray's key-value store, so they need to "
+        "requests to a cell while an open cell can take them, and `open NAME` ends that. "
+        "Both are written into Ray's key-value store, so they need to "
         "reach the Ray of the service. Ends with 1 if the service or Ray does not answer, or if the cell cannot be "
         "drained.",
     )
@@ -69,7 +70,7 @@ def refusal(view: CellsView, name: str, *, drains: bool) -> str | None:
     if len(names) == 1:
         return "the service has only one cell, which cannot be drained or opened"
     if drains and not set(_open_cells(view)) - {name}:
-        return f"no other cell than {name} is open: the service would refuse every request"
+        return f"no other cell than {name} is open: it would get all requests all the same"
     return None
 
 

@@ -89,10 +89,13 @@ class Readiness(msgspec.Struct, frozen=True):
     @property
     def is_ready(self) -> bool:
         """Whether some prefill worker can hand over to some decode worker, or one pool has workers and the other one
-        may be empty and is, in a cell that takes new requests.
+        may be empty and is. With several cells, one that is open is enough. If there is none, draining cells get the
+        requests.
         """
-        if self.cells is not None:
-            return CellState.OPEN in self.cells.values()
+        if self.cells is not None and CellState.OPEN in self.cells.values():
+            return True
+        if self.cells is not None and CellState.DRAINING not in self.cells.values():
+            return False
         match self.may_lack:
             case Pool.PREFILL if not self.num_prefill:
                 return self.num_decode > 0
@@ -106,7 +109,9 @@ class CellState(StrEnum):
 
     OPEN = "open"
     DRAINING = "draining"
-    """The cell takes no new requests, because an operator has said so (`baton cells drain`)."""
+    """An operator has said that the cell takes no new requests (`baton cells drain`). It gets those that no open cell
+    can take.
+    """
     AWAY = "away"
     """The cell's Scheduler does not answer."""
     NOT_READY = "not ready"

@@ -22,8 +22,8 @@ class CellBoard:
         self._cells = cells
         self._chooser = chooser
         self._draining: frozenset[CellName] = frozenset()
-        self._some_open = asyncio.Event()
-        """Some cell takes new requests."""
+        self._some_can_place = asyncio.Event()
+        """Some cell can place requests, even if it drains."""
         self.on_unable: Callable[[CellName], None] = lambda name: None
         """Called when a cell cannot place requests any more."""
         for name, cell in cells.items():
@@ -31,7 +31,7 @@ class CellBoard:
             cell.on_change()
 
     def drain(self, cells: frozenset[CellName]) -> None:
-        """These cells take no new requests from now on, and all others do."""
+        """These cells take no new requests from now on, unless no other one can. All others take them."""
         self._draining = cells
         for name in self._cells:
             self._changed(name)
@@ -60,6 +60,7 @@ class CellBoard:
             num_links=sum(cell.num_links for cell in known),
             mismatch=next((cell.mismatch for cell in known if cell.mismatch is not None), None),
             cells=self.states(),
+            may_lack=known[0].may_lack,
         )
 
     def without_scheduler(self, num_open: Mapping[CellName, int]) -> CellName | None:
@@ -68,14 +69,22 @@ class CellBoard:
         """
         alone = [name for name, cell in self._cells.items() if not cell.is_there and len(cell.fallback.workers)]
         alone = [name for name in alone if name not in self._draining] or alone
-        return min(alone, key=lambda name: num_open[name] / len(self._cells[name].fallback.workers), default=None)
+        return min(alone, key=lambda name: self._crowding(name, num_open), default=None)
 
-    async def some_opens(self, until: float) -> bool:
-        """Wait until some cell takes new requests. Returns False if none does in time."""
+    def last_resorts(self, num_open: Mapping[CellName, int]) -> list[CellName]:
+        """The cells that drain and can place, the least crowded one first. `num_open`: the open requests in each."""
+        draining = [name for name in self._cells if name in self._draining and self.can_place(name)]
+        return sorted(draining, key=lambda name: self._crowding(name, num_open))
+
+    async def some_can_place(self, until: float) -> bool:
+        """Wait until some cell can place requests, even if it drains. Returns False if none can in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
-                await self._some_open.wait()
-        return self._some_open.is_set()
+                await self._some_can_place.wait()
+        return self._some_can_place.is_set()
+
+    def _crowding(self, name: CellName, num_open: Mapping[CellName, int]) -> float:
+        return num_open[name] / len(self._cells[name].fallback.workers)
 
     def _changes(self, name: CellName) -> Callable[[], None]:
         return lambda: self._changed(name)
@@ -84,10 +93,10 @@ class CellBoard:
         """A cell's Scheduler or its workers have come or gone, or the cell drains or not."""
         capacity = self._capacity or max(len(self._cells[name].fallback.workers), 1)
         self._chooser.set_cell(name, capacity=capacity, is_open=self._takes_new(name))
-        if any(self._takes_new(cell) for cell in self._cells):
-            self._some_open.set()
+        if any(self.can_place(cell) for cell in self._cells):
+            self._some_can_place.set()
         else:
-            self._some_open.clear()
+            self._some_can_place.clear()
         if not self.can_place(name):
             self.on_unable(name)
 

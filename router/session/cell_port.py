@@ -9,12 +9,14 @@
 3. If no cell takes requests, the ingress places by itself in a cell whose Scheduler is away
    (router/session/scheduler_failover.py). If there is none, the request waits for a cell, for as long as its class
    waits for a worker.
-4. A cell that drains keeps the requests that it has. One that is placed anew goes elsewhere if it can.
+4. A cell that drains keeps the requests that it has. One that is placed anew goes elsewhere if it can. Other requests
+   come to a draining cell as a last resort: no open cell has a Scheduler and a worker that can take them. A refusal for
+   the load is final for them.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 
 from msgspec.structs import replace
@@ -45,6 +47,8 @@ MAX_LOST = 1024
 """Most digests of requests that an engine was lost with and that have not run to their end since. More takes more
 memory; fewer keeps a request that proved harmless suspect in the cells where it did not run.
 """
+
+Answer = Placement | Rejection
 
 
 class LeftBecause(StrEnum):
@@ -77,9 +81,7 @@ class CellPort:
         self._on_left = on_left
         self._open: Counter[CellName] = Counter(dict.fromkeys(cells, 0))
         self._to_pause: dict[RequestId, Callable[[int], None]] = {}
-        self._asking: dict[CellName, set[asyncio.Future[Placement | Rejection | None]]] = {
-            name: set() for name in cells
-        }
+        self._asking: dict[CellName, set[asyncio.Future[Answer | None]]] = {name: set() for name in cells}
         self._lost_with: dict[bytes, None] = {}
         """Digests of requests that an engine was lost with."""
         self._board = board
@@ -90,7 +92,7 @@ class CellPort:
         """Requests of this ingress in each cell."""
         return self._open
 
-    async def place(self, request: PlacementRequest) -> Placement | Rejection:
+    async def place(self, request: PlacementRequest) -> Answer:
         until = _now() + self._slo.of(request.slo_class).outage_wait_s
         while True:
             if (answer := await self._ask_in_turn(request)) is not None:
@@ -98,7 +100,7 @@ class CellPort:
             if (alone := self._board.without_scheduler(self._open)) is not None:
                 self._enter(alone, request, self._why_left(request))
                 return self._answered(alone, await self._cells[alone].place(request))
-            if _now() >= until or not await self._board.some_opens(until):
+            if _now() >= until or not await self._board.some_can_place(until):
                 states = ", ".join(f"{name} is {state}" for name, state in self._board.states().items())
                 return Rejection(retry_after_s=RETRY_AFTER_S, why=f"no cell takes requests: {states}")
 
@@ -118,13 +120,16 @@ class CellPort:
             case EngineLostWith():
                 self._on_engine_lost(event)
 
-    async def _ask_in_turn(self, request: PlacementRequest) -> Placement | Rejection | None:
+    async def _ask_in_turn(self, request: PlacementRequest) -> Answer | None:
         """The first placement, or the best refusal. None if no cell answers."""
         refusal, why = None, self._why_left(request)
-        names = self._candidates(request)
+        own, names = self._chooser.cell_of(request.request_id), self._candidates(request)
         for name in names:
+            if refusal is not None and refusal.is_overload and self._board.drains(name) and name != own:
+                continue
             self._enter(name, request, why)
-            answer = await self._ask(name, replace(request, has_other_cell=name != names[-1]))
+            asked = replace(request, has_other_cell=name != names[-1])
+            answer = await self._watched(name, self._cells[name].place_if_there(asked))
             if isinstance(answer, Placement) or (answer is not None and answer.is_quarantined):
                 return self._answered(name, answer)
             if answer is not None:
@@ -132,21 +137,20 @@ class CellPort:
             why = _why(answer)
         return refusal
 
-    def _answered(self, name: CellName, answer: Placement | Rejection) -> Placement | Rejection:
+    def _answered(self, name: CellName, answer: Answer) -> Answer:
         if isinstance(answer, Placement):
             self._workers.placed(answer, name)
         return answer
 
     def _candidates(self, request: PlacementRequest) -> list[CellName]:
-        names = self._chooser.order(request)[:MOST_ASKED]
+        """Open cells, and then those that drain."""
         own = self._chooser.cell_of(request.request_id)
-        if own is not None and own not in names and self._board.can_place(own):
-            names.append(own)  # it drains
-        return names
+        draining = sorted(self._board.last_resorts(self._open), key=lambda name: name != own)
+        return [*self._chooser.order(request)[:MOST_ASKED], *draining[:MOST_ASKED]]
 
-    async def _ask(self, name: CellName, request: PlacementRequest) -> Placement | Rejection | None:
-        """The answer of a cell's Scheduler. None if it is away, or loses its workers while the request waits."""
-        asking = asyncio.ensure_future(self._cells[name].place_if_there(request))
+    async def _watched(self, name: CellName, answer: Awaitable[Answer | None]) -> Answer | None:
+        """The answer of a cell. None if its Scheduler goes away, or if it loses its workers while the request waits."""
+        asking = asyncio.ensure_future(answer)
         self._asking[name].add(asking)
         try:
             await asyncio.wait([asking])
@@ -156,7 +160,7 @@ class CellPort:
         return None if asking.cancelled() else asking.result()
 
     def _give_up_on(self, name: CellName) -> None:
-        """Ask other cells for the requests that wait in a cell which cannot place them."""
+        """Ask all cells anew for the requests that wait in a cell which cannot place them."""
         for asking in self._asking[name]:
             asking.cancel()
 

@@ -82,9 +82,16 @@ async def test_readiness_of_several_cells_says_which_are_not_ready() -> None:
     cells = {CellName("a"): CellState.AWAY, CellName("b"): CellState.OPEN}
     response = await asked("GET", "/readyz", cluster=FakeCluster(cells=cells))
     assert (response.status_code, response.json()["cells"]) == (200, {"a": "away", "b": "open"})
-    none = dict.fromkeys(cells, CellState.DRAINING)
+    none = dict.fromkeys(cells, CellState.AWAY)
     response = await asked("GET", "/readyz", cluster=FakeCluster(cells=none))
     assert (response.status_code, response.json()["ready"]) == (503, False)
+
+
+@pytest.mark.parametrize(("connected", "status"), [(True, 200), (False, 503)])
+async def test_cells_that_all_drain_are_ready_if_they_can_serve(connected: bool, status: int) -> None:
+    cells = dict.fromkeys(map(CellName, "ab"), CellState.DRAINING)
+    response = await asked("GET", "/readyz", cluster=FakeCluster(connected=connected, cells=cells))
+    assert response.status_code == status
 
 
 async def test_cells_are_listed_with_their_states_and_requests() -> None:

@@ -20,7 +20,7 @@ from cluster.messages.scheduler_events import (
     RequestClosed,
     WorkerLost,
 )
-from cluster.messages.views import CellState
+from cluster.messages.views import CellState, RosterChange
 from cluster.slo import SloConfig
 from router.cells.cell_chooser import LOAD_BOUND
 from router.session.cell_port import LeftBecause
@@ -200,6 +200,48 @@ async def test_draining_cell_gets_no_new_request_and_gets_them_again_when_it_ope
     assert first in others
 
 
+@pytest.mark.parametrize("what", ["no Scheduler", "no workers", "refuses for want of workers"])
+async def test_draining_cell_takes_what_no_other_cell_can(what: str) -> None:
+    stage = Stage("a", "b", "c")
+    stage.drain("b")
+    for cell in (stage["a"], stage["c"]):
+        match what:
+            case "no Scheduler":
+                cell.set_up(False)
+            case "no workers":
+                cell.set_workers(False)
+            case _:
+                cell.answer = NO_WORKER
+    assert by(await stage.port.place(a_request())) == "b"
+    assert stage["b"].has_other_cell is False
+    assert not any(cell.has_other_cell is False for cell in (stage["a"], stage["c"]))  # none of them lets it wait
+
+
+async def test_draining_cell_does_not_take_what_others_refuse_for_the_load() -> None:
+    stage = Stage("a", "b", "c")
+    stage.drain("b")
+    stage["a"].answer, stage["c"].answer = OVERLOAD, NO_WORKER
+    assert await stage.port.place(a_request()) == OVERLOAD
+    assert stage["b"].asked == []
+
+
+async def test_waiting_request_comes_to_a_draining_cell_that_gets_a_worker() -> None:
+    stage = Stage("a", "b")
+    stage.drain("b")
+    for cell in stage.cells.values():
+        cell.set_workers(False)
+    placing = asyncio.create_task(stage.port.place(a_request()))
+    await rounds()
+    stage["b"].set_workers(True)
+    assert by(await placing) == "b"
+
+
+async def test_least_crowded_draining_cell_comes_first() -> None:
+    stage = Stage("a", "b")
+    stage.drain("a", "b")
+    assert {by(await stage.port.place(a_request(f"r{number}"))) for number in range(2)} == {"a", "b"}
+
+
 async def test_ingress_places_where_all_schedulers_are_away() -> None:
     stage = Stage("a", "b")
     for cell in stage.cells.values():
@@ -223,6 +265,7 @@ async def test_request_waits_for_a_cell_with_workers() -> None:
 async def test_request_that_waits_for_too_long_is_refused_with_the_states_of_all_cells() -> None:
     stage = Stage("a", "b")
     stage["a"].set_workers(False)
+    stage["b"].set_workers(False)
     stage.drain("b")
     stage.port._slo = SloConfig(standard=msgspec.structs.replace(SloConfig().standard, outage_wait_s=0.01))
     answer = await stage.port.place(a_request())
@@ -260,6 +303,11 @@ async def test_ready_where_one_cell_is_and_says_which_is_not() -> None:
     assert (readiness.is_ready, readiness.num_prefill, readiness.num_links) == (True, 2, 2)
     assert readiness.cells == {"a": CellState.AWAY, "b": CellState.DRAINING, "c": CellState.OPEN}
     stage["c"].set_up(False)
+    assert (await stage.board.readiness()).is_ready  # b takes what no other cell can
+    stage["b"].set_up(False)
+    stage["a"].set_up(True)
+    stage["a"].set_workers(False)
+    stage["a"].known.take(RosterChange(1, 2, [], [WorkerId("p-a"), WorkerId("d-a")], num_links=0))
     assert not (await stage.board.readiness()).is_ready
 
 
