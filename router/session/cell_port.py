@@ -7,8 +7,8 @@
 2. A request counts in the cell that was asked last, until it is closed. What a session tells of the request goes
    there. A cell that a request leaves hears that the request has ended.
 3. If no cell takes requests, the ingress places by itself in a cell whose Scheduler is away
-   (router/session/scheduler_failover.py). If there is none, the request waits for a cell, for as long as its class
-   waits for a worker.
+   (router/session/scheduler_failover.py), until that cell loses its workers or its Scheduler goes away again. If there
+   is none, the request waits for a cell, for as long as its class waits for a worker.
 4. A cell that drains keeps the requests that it has. One that is placed anew goes elsewhere if it can. Other requests
    come to a draining cell as a last resort: no open cell has a Scheduler and a worker that can take them. A refusal for
    the load is final for them.
@@ -99,8 +99,9 @@ class CellPort:
                 return answer
             if (alone := self._board.without_scheduler(self._open)) is not None:
                 self._enter(alone, request, self._why_left(request))
-                return self._answered(alone, await self._cells[alone].place(request))
-            if _now() >= until or not await self._board.some_can_place(until):
+                if (answer := await self._watched(alone, self._cells[alone].place(request))) is not None:
+                    return self._answered(alone, answer)
+            elif _now() >= until or not await self._board.some_can_place(until):
                 states = ", ".join(f"{name} is {state}" for name, state in self._board.states().items())
                 return Rejection(retry_after_s=RETRY_AFTER_S, why=f"no cell takes requests: {states}")
 

@@ -71,8 +71,9 @@ class FakeCell(SchedulerFailover):
         return self.answer if self.is_up else None
 
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
-        """By the ingress itself."""
+        """By the ingress itself, unless the Scheduler comes back meanwhile."""
         self.open.add(request.request_id)
+        await self.may_answer.wait()
         return self.fallback.place(request)
 
     def withdraw(self, request: PlacementRequest) -> None:

@@ -242,6 +242,23 @@ async def test_least_crowded_draining_cell_comes_first() -> None:
     assert {by(await stage.port.place(a_request(f"r{number}"))) for number in range(2)} == {"a", "b"}
 
 
+async def test_request_leaves_a_cell_that_fails_again_just_as_its_scheduler_came_back() -> None:
+    stage = Stage("a", "b")
+    for cell in stage.cells.values():
+        cell.set_up(False)
+    stage["a"].may_answer.clear()
+    stage["b"].set_workers(False)
+    placing = asyncio.create_task(stage.port.place(a_request()))
+    await rounds()
+    assert stage["a"].open == {R}
+    stage["a"].set_up(True)  # it has the request in its queue now
+    stage["b"].set_workers(True)
+    stage["b"].set_up(True)
+    stage["a"].set_workers(False)
+    assert by(await asyncio.wait_for(placing, 5.0)) == "b"
+    assert (stage["a"].open, stage["b"].open) == (set(), {R})
+
+
 async def test_ingress_places_where_all_schedulers_are_away() -> None:
     stage = Stage("a", "b")
     for cell in stage.cells.values():
