@@ -29,8 +29,12 @@ def a_pool(name: str, number: int, num_open: int = 0, kv_share: float = 0.0) -> 
     return PoolReading(open_requests=open_requests, kv_share=kv_share, engine=ENGINE)
 
 
-def a_reading(num_arrived: int = 0, prefill: int = 1, decode: int = 1, **fields: object) -> LoadReading:
-    """`kv_share` among the fields: that of the decode pool."""
+def a_reading(
+    num_arrived: int = 0, prefill: int | PoolReading = 1, decode: int | PoolReading = 1, **fields: object
+) -> LoadReading:
+    """`prefill`, `decode`: the workers of the pools, or their readings. `kv_share` among the fields: that of the decode
+    pool.
+    """
     kv_share = fields.pop("kv_share", 0.0)
     assert isinstance(kv_share, float)
     reading = LoadReading(
@@ -40,7 +44,7 @@ def a_reading(num_arrived: int = 0, prefill: int = 1, decode: int = 1, **fields:
         num_missed=0,
         num_waiting=0,
         sample=SAMPLE,
-        prefill=a_pool("p", prefill),
-        decode=a_pool("d", decode, kv_share=kv_share),
+        prefill=prefill if isinstance(prefill, PoolReading) else a_pool("p", prefill),
+        decode=decode if isinstance(decode, PoolReading) else a_pool("d", decode, kv_share=kv_share),
     )
     return msgspec.structs.replace(reading, **fields)

@@ -1,11 +1,14 @@
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.config.scaling import Peak, PoolBounds, ScalingConfig
-from cluster.scaling.policy import ScalingPolicy
+from cluster.messages.ids import Pool
+from cluster.scaling.correction import BOUNDS
+from cluster.scaling.policy import LONGEST_GAP_S, RATES_EVERY_S, ScalingPolicy
 from cluster.scaling.pool_sizes import PoolSizes
-from tests.unit.cluster.scaling.readings import a_config, a_reading
+from tests.unit.cluster.scaling.readings import ENGINE, a_config, a_pool, a_reading
 
 MONDAY_S = 4 * 86400.0
 """1970-01-05 was a Monday."""
@@ -30,11 +33,10 @@ class Served:
             number = round(self.num_arrived)
             reading = a_reading(
                 number,
-                *self.sizes,
                 num_good=round(attained * number),
                 num_missed=number - round(attained * number),
                 scheduler=self.scheduler,
-                **fields,  # type: ignore[arg-type]  # any fields
+                **({"prefill": self.sizes.prefill, "decode": self.sizes.decode} | fields),  # type: ignore[arg-type]  # any fields
             )
             self.sizes = self.policy.sizes(reading, self.sizes, self.now, MONDAY_S + self.now)
             self.history.append(self.sizes)
@@ -100,6 +102,90 @@ def test_full_kv_memory_asks_for_decode_workers() -> None:
 def test_misses_while_the_sizes_stand_ask_for_more_workers() -> None:
     fine, late = Served(), Served()
     assert late.run(600, 60.0, attained=0.6).total > fine.run(600, 60.0, attained=0.95).total
+
+
+def test_rates_are_computed_anew_when_engines_turn_out_slower() -> None:
+    served = Served(a_config(down_after_s=1000.0))
+    before = served.run(300, 60.0)
+    slow = msgspec.structs.replace(
+        ENGINE, step_coefficients={name: 2 * value for name, value in ENGINE.step_coefficients.items()}
+    )
+
+    def run_slow(seconds: int) -> PoolSizes:
+        for _ in range(seconds):
+            pools = (a_pool("p", served.sizes.prefill), a_pool("d", served.sizes.decode))
+            prefill, decode = (msgspec.structs.replace(pool, engine=slow) for pool in pools)
+            served.run(1, 60.0, prefill=prefill, decode=decode)
+        return served.sizes
+
+    assert run_slow(round(RATES_EVERY_S) + 5).total >= 1.7 * before.total
+
+
+class Observed:
+    """A policy whose pools have other workers than those that were ordered."""
+
+    def __init__(self, ordered: PoolSizes, *, per_s: float = 60.0) -> None:
+        self.policy = ScalingPolicy(a_config())
+        self.ordered, self.per_s = ordered, per_s
+        self.now = 0.0
+        self.num_arrived = 0.0
+        self.num_good = self.num_missed = 0
+        self.scheduler = "s"
+
+    def run(self, seconds: int, live: PoolSizes, *, good: int = 0, missed: int = 0) -> float:
+        """`good`, `missed`: requests that end in each second. Returns the correction."""
+        for _ in range(seconds):
+            self.now += 1.0
+            self.num_arrived += self.per_s
+            self.num_good += good
+            self.num_missed += missed
+            reading = a_reading(
+                round(self.num_arrived),
+                *live,
+                num_good=self.num_good,
+                num_missed=self.num_missed,
+                scheduler=self.scheduler,
+            )
+            self.policy.sizes(reading, self.ordered, self.now, MONDAY_S + self.now)
+        return self.policy.correction
+
+    def restart_scheduler(self) -> None:
+        self.scheduler += "'"
+        self.num_arrived = 0.0
+        self.num_good = self.num_missed = 0
+
+
+MODELLED = PoolSizes(6, 3)
+"""What the model asks for where 60 requests come per second: 8.6 workers."""
+
+
+def test_misses_count_only_where_all_ordered_workers_are_there() -> None:
+    assert Observed(MODELLED.changed(Pool.DECODE, 1)).run(200, MODELLED, good=30, missed=30) == 1.0
+    assert Observed(MODELLED).run(200, MODELLED, good=30, missed=30) > 1.2
+
+
+def test_good_times_count_by_the_workers_that_live_for_each_one_that_the_model_asks_for() -> None:
+    many = PoolSizes(10, 10)
+    assert Observed(many).run(400, many, good=60) == 1.0
+    assert Observed(many).run(400, MODELLED, good=60) < 0.85
+    few = Observed(MODELLED).run(3600, PoolSizes(3, 1), good=60)
+    assert few == BOUNDS[0]  # the ratio is to the workers of the model, and not to those that its correction leaves
+
+
+def test_correction_begins_anew_with_a_scheduler_that_counts_from_zero() -> None:
+    observed = Observed(MODELLED)
+    assert observed.run(600, MODELLED, good=58, missed=3) == pytest.approx(1.0, abs=0.01)
+    observed.restart_scheduler()
+    assert observed.run(70, MODELLED, good=30, missed=30) > 1.1
+
+
+def test_correction_begins_anew_after_a_gap_whose_misses_say_nothing_of_the_workers() -> None:
+    observed = Observed(MODELLED)
+    before = observed.run(600, MODELLED, good=58, missed=3)
+    observed.num_missed += 20_000
+    observed.now += LONGEST_GAP_S + 1.0
+    assert observed.run(25, MODELLED, good=58, missed=3) == before
+    assert observed.run(60, MODELLED, good=58, missed=3) == pytest.approx(before, abs=0.01)
 
 
 def test_standby_workers_come_on_top() -> None:

@@ -41,6 +41,43 @@ def test_requests_count_when_they_are_asked_for_and_when_they_end() -> None:
     assert [request.num_output for request in reading.sample[:3]] == [30, 30, 30]
 
 
+def test_prefix_hits_are_in_the_sample_as_the_placement_has_found_them() -> None:
+    load = OfferedLoad(SloConfig())
+    placement = Placement(path=Path.DECODE, prefill=None, decode=WorkerId("d0"), why="", num_hit_tokens=64)
+    for now, (name, num_prompt) in enumerate((("part", 100), ("whole", 64))):
+        load.asked(a_placement_request(name, num_prompt_tokens=num_prompt), float(now))
+        load.answered(RequestId(name), placement)
+    load.asked(a_placement_request("waits", num_prompt_tokens=100), 2.0)
+    assert [request.num_cached for request in load.sample()] == [64, 63, 0]  # an engine computes the last token anew
+
+
+def test_second_request_with_a_prompt_has_hits_in_the_sample() -> None:
+    state = a_state(num_decode=1)
+    hashes = [b"block %d" % number for number in range(4)]
+    for number in range(2):
+        request = a_placement_request(f"r{number}", num_prompt_tokens=70, block_hashes=hashes, path=Path.DECODE)
+        state.place(request, now=0.2 * number)
+    assert [request.num_cached for request in read(state).sample] == [0, 64]
+
+
+def test_kv_share_is_what_requests_have_reserved_of_the_memory_that_is_known() -> None:
+    state = RouterState()
+    state.handle(a_prefill_report("p0"), now=0.0)
+    for name, tokens in (("d0", 10_000), ("d1", 30_000), ("d2", 0)):
+        report = a_decode_report(name, "p0")
+        shape = msgspec.structs.replace(report.shape, kv_capacity_tokens=tokens)
+        max_requests = 0 if name == "d2" else report.max_requests
+        state.handle(msgspec.structs.replace(report, shape=shape, max_requests=max_requests), now=0.0)
+    assert read(state).decode.kv_share == 0.0
+    for number in range(2):
+        request = a_placement_request(f"r{number}", num_prompt_tokens=3000, max_output_tokens=1000, path=Path.DECODE)
+        assert isinstance(state.place(request, now=0.1), Placement)
+    reserved = sum(charge.kv_tokens for charge in state._charges)
+    assert 6000 < reserved <= 8000
+    assert read(state).decode.kv_share == reserved / 40_000
+    assert read(state).prefill.kv_share == 0.0
+
+
 def test_request_that_is_placed_anew_does_not_count_again() -> None:
     state = a_state()
     state.place(a_placement_request("r"), now=0.0)
