@@ -1,4 +1,7 @@
-"""CellFront: an ingress before several cells. It chooses a cell for each request, as an ingress of production does."""
+"""CellFront: an ingress before several cells. It chooses a cell for each request, as an ingress of production does
+(router/session/cell_port.py). No Scheduler of a run goes away, and no cell drains, so what an ingress does then is left
+out.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -41,10 +44,12 @@ class CellFront:
         and of several the one with the shortest Retry-After.
         """
         began_at, rejections = self._loop.time(), list[Rejection]()
-        for name in self._chooser.order(request)[:MOST_ASKED]:
+        names = self._chooser.order(request)[:MOST_ASKED]
+        for name in names:
             self._leave(request.request_id, name)
             self._chooser.placed(request, name)
-            asked = msgspec.structs.replace(request, age_s=request.age_s + self._loop.time() - began_at)
+            age_s = request.age_s + self._loop.time() - began_at
+            asked = msgspec.structs.replace(request, age_s=age_s, has_other_cell=name != names[-1])
             answer = await self._schedulers[name].place(asked)
             if isinstance(answer, Placement):
                 self.num_placed += 1

@@ -101,6 +101,14 @@ async def test_no_more_than_some_cells_are_asked_and_the_shortest_wait_is_told(c
 
 
 @on_virtual_loop
+async def test_only_the_last_cell_lets_a_request_wait_for_a_worker(cells: Fronted) -> None:
+    cells.refuse(*CELLS)
+    await cells.front.place(REQUEST)
+    asked = [request for name in cells.asked for request in cells.schedulers[name].asked]
+    assert [request.has_other_cell for request in asked] == [True] * (MOST_ASKED - 1) + [False]
+
+
+@on_virtual_loop
 async def test_quarantine_of_one_cell_is_final(cells: Fronted) -> None:
     cells.refuse(cells.order[0], is_quarantined=True)
     answer = await cells.front.place(REQUEST)
