@@ -15,8 +15,9 @@ from cluster.scaling.retirement import Retirement
 
 
 class Autoscaler:
-    def __init__(self, config: ScalingConfig) -> None:
-        self.policy = ScalingPolicy(config)
+    def __init__(self, config: ScalingConfig, correction: float = 1.0) -> None:
+        """`correction`: the one to begin with (cluster/scaling/correction.py)."""
+        self.policy = ScalingPolicy(config, correction)
         self._retirement = Retirement(config.empty_s)
 
     @property

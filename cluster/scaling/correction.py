@@ -34,12 +34,23 @@ BOUNDS: Final = (0.4, 4.0)
 """Smallest and largest factor. Wider follows misses that workers cannot cure, such as objectives that are too short;
 narrower keeps a model that is wrong.
 """
+KNOWN_S: Final = 3600.0
+"""Age up to which the factor that an earlier process has learned is the one to begin with, in seconds. Longer begins
+with what other engines or objectives needed; shorter forgets what was learned in an update that takes long.
+"""
+
+
+def first_factor(learned: float, age_s: float) -> float:
+    """The factor to begin with, where an earlier process has left `learned`, `age_s` ago. 1 if that is too old, or no
+    factor that a Correction can have: it comes from a store that others may write.
+    """
+    return learned if BOUNDS[0] <= learned <= BOUNDS[1] and abs(age_s) <= KNOWN_S else 1.0
 
 
 class Correction:
-    def __init__(self, target: float) -> None:
+    def __init__(self, target: float, factor: float = 1.0) -> None:
         self._target = target
-        self.factor = 1.0
+        self.factor = factor
         self._good = self._missed = 0
         self._since = float("-inf")
         self._is_settled = True

@@ -14,7 +14,7 @@ from cluster.messages.ids import CellName, Pool
 from cluster.observability.logging import set_up_logging
 from cluster.scaling.autoscaler import Autoscaler
 from cluster.scaling.pool_sizes import PoolSizes
-from cluster.scaling.published_targets import Target, publish
+from cluster.scaling.published_targets import Target, first_correction, publish
 from cluster.scaling.scaling_loop import ScalingLoop
 from cluster.scaling.serve_view import ScaledPool, ServeView
 from cluster.serve_context import application, join_cluster, own_worker_id, scheduler_finder
@@ -30,15 +30,17 @@ class PoolScaler:
     ) -> None:
         set_up_logging()
         join_cluster(network.tls)
-        own = application()
+        own, deployments = application(), [pool.deployment for pool in pools.values()]
+        correction = await asyncio.to_thread(first_correction, own, deployments, time.time())
+        autoscaler = Autoscaler(config, correction)
 
         async def publish_sizes(sizes: PoolSizes) -> None:
-            now = time.time()
-            targets = {pools[pool].deployment: Target(sizes.of(pool), now) for pool in Pool}
+            now, learned = time.time(), autoscaler.policy.correction
+            targets = {pools[pool].deployment: Target(sizes.of(pool), now, learned) for pool in Pool}
             await asyncio.to_thread(publish, own, targets)
 
         scheduler = SchedulerClient(scheduler_finder(cell))
-        loop = ScalingLoop(Autoscaler(config), scheduler, ServeView(own, pools), publish_sizes)
+        loop = ScalingLoop(autoscaler, scheduler, ServeView(own, pools), publish_sizes)
         self._task = asyncio.create_task(loop.run())
 
     async def check_health(self) -> None:

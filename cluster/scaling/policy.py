@@ -51,10 +51,11 @@ takes a gap for a time without traffic; lower takes a slow Scheduler for one tha
 
 
 class ScalingPolicy:
-    def __init__(self, config: ScalingConfig) -> None:
+    def __init__(self, config: ScalingConfig, correction: float = 1.0) -> None:
+        """`correction`: the one to begin with."""
         self._config = config
         self._forecast = Forecast()
-        self._correction = Correction(config.target)
+        self._correction = Correction(config.target, correction)
         self._starts = StartTimes(config.start_s)
         self._rates: WorkerRates | None = None
         self._rates_at = float("-inf")

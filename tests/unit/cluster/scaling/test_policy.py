@@ -188,6 +188,13 @@ def test_correction_begins_anew_after_a_gap_whose_misses_say_nothing_of_the_work
     assert observed.run(60, MODELLED, good=58, missed=3) == pytest.approx(before, abs=0.01)
 
 
+def test_learned_correction_keeps_a_new_policy_from_taking_workers_that_are_needed() -> None:
+    assert ScalingPolicy(a_config(), correction=1.7).correction == 1.7
+    new, again = Served(), Served()
+    again.policy = ScalingPolicy(a_config(), correction=1.7)
+    assert again.run(20, 60.0).total >= 1.5 * new.run(20, 60.0).total
+
+
 def test_standby_workers_come_on_top() -> None:
     assert Served(a_config(standby=2)).run(300, 60.0).total == Served().run(300, 60.0).total + 2
 
