@@ -233,5 +233,5 @@ class RouterState:
             self._quarantine.left(event.digest, charge.runs_on, charge.num_engines_lost + 1, now)
         if charge is not None:
             self._placer.learn(charge, event, now)
-            self._offered.closed(charge, event)
+            self._offered.closed(charge, event, now)
             self._charges.release(event.request_id, now)

@@ -12,7 +12,7 @@ from cluster.messages.scaling import OfferedRequest
 from cluster.messages.scheduler_events import RequestClosed
 from cluster.slo import SloConfig
 from router.admission.verdict import is_replaced
-from router.load.charge import Charge
+from router.load.charge import Charge, Stage
 
 SAMPLE_SIZE: Final = 512
 """Requests of the sample. More takes memory and time to read; fewer makes its means follow chance."""
@@ -60,7 +60,9 @@ class OfferedLoad:
         self.num_good = 0
         """Requests that finished within both objectives."""
         self.num_missed = 0
-        """Requests that finished beyond an objective, or were refused for overload."""
+        """Requests that finished beyond an objective, were refused for overload, or ended by a client that left or a
+        failure when their first token was late.
+        """
         self._sample: list[_Sampled] = []
         """A ring, once it is full."""
         self._next = 0
@@ -98,11 +100,12 @@ class OfferedLoad:
         elif (sampled := self._by_id.get(request_id)) is not None:
             sampled.num_cached = min(answer.num_hit_tokens, max(0, sampled.num_prompt - 1))
 
-    def closed(self, charge: Charge, event: RequestClosed) -> None:
+    def closed(self, charge: Charge, event: RequestClosed, now: float) -> None:
         """A placed request has ended."""
         sampled = self._by_id.pop(event.request_id, None)
         num_output = event.num_output_tokens
         if num_output is None:
+            self.num_missed += _was_late(charge, event, now)
             return
         is_good = (event.ttft_s is None or event.ttft_s <= charge.slo_ttft_s) and (
             event.tpot_s is None or event.tpot_s <= charge.slo_tpot_s
@@ -143,3 +146,12 @@ class OfferedLoad:
         assert len(self._sample) <= SAMPLE_SIZE
         assert len(self._by_id) <= len(self._sample)
         assert self._next == 0 or len(self._sample) == SAMPLE_SIZE
+
+
+def _was_late(charge: Charge, event: RequestClosed, now: float) -> bool:
+    """Whether the first token of a request that did not finish was late, or was due before the end and did not come. A
+    request that was placed anew may have had its first token before, so that without a time it does not count.
+    """
+    if event.ttft_s is not None:
+        return event.ttft_s > charge.slo_ttft_s
+    return charge.attempt == 1 and charge.stage is not Stage.DECODING and now > charge.due_at

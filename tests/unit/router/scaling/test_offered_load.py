@@ -1,11 +1,12 @@
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest
 from cluster.messages.scaling import LoadReading, ScalingAsk
-from cluster.messages.scheduler_events import RequestClosed
+from cluster.messages.scheduler_events import FirstToken, RequestClosed
 from cluster.slo import SloConfig
 from router.load.live_workers import RETIRING_S
 from router.scaling.offered_load import SAMPLE_SIZE, OfferedLoad
@@ -39,6 +40,42 @@ def test_requests_count_when_they_are_asked_for_and_when_they_end() -> None:
     reading = read(state)
     assert (reading.num_arrived, reading.num_good, reading.num_missed, reading.num_waiting) == (4, 1, 2, 0)
     assert [request.num_output for request in reading.sample[:3]] == [30, 30, 30]
+
+
+@pytest.mark.parametrize(
+    ("left_at", "ttft_s", "has_told", "attempt", "is_missed"),
+    [
+        (20.0, None, False, 1, True),  # no token came in time
+        (0.5, None, False, 1, False),  # it was not due yet
+        (20.0, 0.1, True, 1, False),  # the first token was in time
+        (20.0, 10.0, True, 1, True),  # the first token was late
+        (20.0, None, True, 1, False),  # another cell goes on with it
+        (20.0, None, False, 2, False),  # the first token may have come in the first attempt
+        (20.0, 10.0, False, 2, True),
+    ],
+)
+def test_client_that_leaves_counts_as_missed_if_its_first_token_was_late(
+    left_at: float, ttft_s: float | None, has_told: bool, attempt: int, is_missed: bool
+) -> None:
+    state = a_state()
+    excluded = frozenset({WorkerId("d0")} if attempt > 1 else ())
+    request = a_placement_request("r", attempt=attempt, excluded=excluded, age_s=0.4)
+    assert isinstance(state.place(request, now=0.0), Placement)
+    if has_told:
+        state.handle(FirstToken(request_id=request.request_id), now=0.2)
+    state.handle(RequestClosed(request_id=request.request_id, ttft_s=ttft_s), now=left_at)
+    reading = read(state, now=left_at)
+    assert (reading.num_good, reading.num_missed) == (0, int(is_missed))
+
+
+def test_first_token_is_due_by_the_time_of_arrival_and_not_of_placement() -> None:
+    state = a_state()
+    request = a_placement_request("r", age_s=0.4)
+    state.place(request, now=0.0)
+    (charge,) = state._charges
+    assert charge.due_at == pytest.approx(charge.slo_ttft_s - 0.4)
+    state.handle(RequestClosed(request_id=request.request_id), now=charge.due_at + 0.01)
+    assert read(state, now=charge.due_at + 0.01).num_missed == 1
 
 
 def test_prefix_hits_are_in_the_sample_as_the_placement_has_found_them() -> None:
