@@ -3,9 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import msgspec
 import pytest
@@ -22,24 +19,7 @@ def cells(**states: CellState) -> CellsView:
     return CellsView(application="baton", cells=[a_cell(name, state) for name, state in states.items()])
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(msgspec.json.encode(cells(a=OPEN, b=DRAINING)))
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), _Handler) as http:
-        thread = threading.Thread(target=http.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{http.server_port}"
-        http.shutdown()
-        thread.join()
+ANSWERS = {"/baton/cells": (200, msgspec.json.encode(cells(a=OPEN, b=DRAINING)))}
 
 
 def baton_cells(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -3,9 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import msgspec
 import pytest
@@ -27,27 +24,6 @@ ANSWERS = {
     "/unproved/baton/links": (200, links()),
     "/other/baton/links": (200, b"<html>"),
 }
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        status, body = ANSWERS.get(self.path, (503, b"{}"))
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), _Handler) as http:
-        thread = threading.Thread(target=http.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{http.server_port}"
-        http.shutdown()
-        thread.join()
 
 
 def probe(*arguments: str) -> subprocess.CompletedProcess[str]:
