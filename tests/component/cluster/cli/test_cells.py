@@ -1,5 +1,6 @@
 """`baton cells` as a user runs it, against a server that answers as an ingress does."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -7,10 +8,14 @@ import sys
 import msgspec
 import pytest
 
-from cluster.cli.cells import refusal, table
+from cluster.cell_states import CellStates
+from cluster.cli import ray_store
+from cluster.cli.cells import add_parser, refusal, table
+from cluster.messages.ids import CellName
 from cluster.messages.views import CellState, CellsView
 from cluster.repository import REPO_ROOT
 from tests.component.app_with_fakes import a_cell
+from tests.unit.memory_store import MemoryStore
 
 OPEN, DRAINING, AWAY = CellState.OPEN, CellState.DRAINING, CellState.AWAY
 
@@ -19,7 +24,10 @@ def cells(**states: CellState) -> CellsView:
     return CellsView(application="baton", cells=[a_cell(name, state) for name, state in states.items()])
 
 
-ANSWERS = {"/baton/cells": (200, msgspec.json.encode(cells(a=OPEN, b=DRAINING)))}
+ANSWERS = {
+    "/baton/cells": (200, msgspec.json.encode(cells(a=OPEN, b=DRAINING))),
+    "/open/baton/cells": (200, msgspec.json.encode(cells(a=OPEN, b=OPEN, c=AWAY))),
+}
 
 
 def baton_cells(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -57,6 +65,33 @@ def test_cells_are_printed(server: str) -> None:
 def test_cell_that_cannot_be_drained_is_refused(view: CellsView, name: str, drains: bool, says: str | None) -> None:
     why = refusal(view, name, drains=drains)
     assert why is None if says is None else why is not None and why.startswith(says)
+
+
+def test_drain_that_meets_that_of_another_operator_is_taken_back(
+    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = MemoryStore()
+    states = CellStates(store)
+    monkeypatch.setattr(ray_store, "cell_states_in", lambda address, application, cell: states)
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+
+    def baton(*arguments: str) -> int:
+        known = parser.parse_args(["cells", *arguments, "--url", f"{server}/open"])
+        status: int = known.run(known)
+        return status
+
+    assert (baton("drain", "a"), baton("open", "a"), store.values) == (0, 0, {})
+
+    def drain_b_elsewhere() -> None:
+        store.before_put = lambda: None
+        states.drain(CellName("b"))
+
+    store.before_put = drain_b_elsewhere
+    assert (baton("drain", "a"), list(store.values)) == (1, ["b"])
+    assert "cell a was opened again" in capsys.readouterr().err
+    assert baton("drain", "a") == 1  # the ingress has not heard of b yet
+    assert (baton("drain", "b"), list(store.values)) == (0, ["b"])
 
 
 @pytest.mark.parametrize(
