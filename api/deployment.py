@@ -1,9 +1,11 @@
 """Ingress: the Serve deployment that runs the HTTP application. It builds the parts of a replica, and nothing else."""
 
+import asyncio
 import gc
 import random
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from ray.serve.handle import DeploymentHandle
 
@@ -36,9 +38,10 @@ large body is checked in a thread, the event loop may wait that long after each 
 echo beside one busy thread is 0.7 ms; with Python's default of 5 ms it is 3 to 16 ms. A lower value costs the threads
 time; a higher value delays the event loop.
 """
-AUDIT_PATIENCE_S = 5.0
-"""Time that a replica which ends gives its safety events to be written, in seconds. Longer delays the end while
-PostgreSQL is away; shorter loses more events then.
+WRITE_PATIENCE_S = 2.0
+"""Time that a replica which ends gives its stored completions to be written, and then its safety events, in seconds.
+Together less than STORE_S (cluster/config/ingress.py). Longer delays the end while PostgreSQL is away, until Serve
+kills the replica; shorter loses more of both then.
 """
 LIBRARIES_OF_REQUESTS = ("uvicorn", "vllm", "asyncio")
 """Loggers of libraries whose lines get the id of the request."""
@@ -91,14 +94,17 @@ class Ingress:
 
     async def __del__(self) -> None:
         if "_listener" in self.__dict__:  # the attribute is absent if the replica did not start
+            loop = asyncio.get_running_loop()
+            until = loop.time() + self._config.patience_s
             await self._listener.close()
-            await self._services.turns.drained()
-            await self._services.completion_writer.drained()
+            await self._services.turns.drained(max(0.0, until - loop.time()))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._services.completion_writer.drained(), WRITE_PATIENCE_S)
             await self._services.titles.close()
             await self._context.close()
             self._scheduling.close()
             await self._frontend.close()
-            await self._audit.drained(AUDIT_PATIENCE_S)
+            await self._audit.drained(WRITE_PATIENCE_S)
             await self._audit.close()
             await self._state.close()
 

@@ -36,6 +36,12 @@ _HEALTH_CHECK_PERIOD_S = 2.0
 Longer replaces dead replicas later; shorter costs every replica more calls.
 """
 
+_STOP_POLL_S = 0.1
+"""Time for which Serve sleeps before it tells a replica to end, and between two looks whether calls to it run, in
+seconds. It counts as part of the replica's time to end: Serve's own 2 s would be all the time in which a worker hands
+its requests over (`HAND_BACK_S`). Shorter costs CPU at the end only.
+"""
+
 _ENGINE_START_S = 3600
 """Time that an engine may take to load its model, in seconds, unless `env` of the pool sets
 VLLM_ENGINE_READY_TIMEOUT_S. Longer leaves an engine that hangs while it starts for longer; shorter, as vLLM's own 600,
@@ -98,6 +104,7 @@ def _ingress(config: AppConfig) -> serve.Deployment:
         num_replicas=config.ingress.replicas,
         max_surge_percent=config.ingress.max_surge_percent,
         graceful_shutdown_timeout_s=config.ingress.drain_s,
+        graceful_shutdown_wait_loop_s=_STOP_POLL_S,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         logging_config=_QUIET,
         ray_actor_options={**_on_nodes(config.ingress, environment), "num_cpus": config.ingress.cpus},
@@ -123,6 +130,7 @@ def _pool(worker: type, config: AppConfig, pool: PoolConfig, bounds: PoolBounds 
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         max_surge_percent=pool.max_surge_percent,
         graceful_shutdown_timeout_s=pool.drain_s,
+        graceful_shutdown_wait_loop_s=_STOP_POLL_S,
         logging_config=_QUIET,
         ray_actor_options=options,
     )

@@ -30,12 +30,20 @@ class CellStates:
         if self.draining(others) == others:
             raise ValueError(f"no other cell than {cell} is open: another one was drained just now")
         self.drain(cell)
-        if self.draining(others) == others and not was_draining:
+        if not was_draining and self._all_drain(others, cell):
             self.open(cell)
             raise ValueError(
                 f"cell {cell} was opened again, because another operator has drained the last other cell at the same "
                 "time: look at `baton cells` and try again"
             )
+
+    def _all_drain(self, others: frozenset[CellName], cell: CellName) -> bool:
+        """Whether all others drain. The cell, which drains since just now, is opened again if that cannot be read."""
+        try:
+            return self.draining(others) == others
+        except BaseException:
+            self.open(cell)
+            raise
 
     def open(self, cell: CellName) -> None:
         """The cell takes new requests. Does nothing if it has always taken them."""

@@ -1,8 +1,8 @@
 """What this process learns from Ray and Serve: its id, its node, and where the Scheduler is."""
 
 import asyncio
-import hashlib
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -37,6 +37,8 @@ _STATE_NAMESPACE = b"baton_state"
 """Namespace of Ray's key-value store for the node that stores conversations, by application."""
 _SECRETS_NAMESPACE = b"baton_secrets"
 """Namespace of Ray's key-value store for secrets, by application."""
+_SERVICES_NAMESPACE = b"baton_services"
+"""Namespace of Ray's key-value store for random names of services, by application."""
 _SCHEDULERS_NAMESPACE = b"baton_schedulers_"
 """Namespace of Ray's key-value store for the registry of Schedulers. The name of the application follows, and a
 slash and the name of the cell if there are several.
@@ -198,10 +200,8 @@ def own_worker_id() -> WorkerId:
 
 
 def own_service() -> str:
-    """The application of this process, told apart from those of other clusters on this machine. Nothing can be learned
-    from it.
-    """
-    return hashlib.sha256(f"{get_runtime_context().gcs_address}/{application()}".encode()).hexdigest()[:16]
+    """Tells this application apart from those of other clusters on this machine. A random name, which is public."""
+    return _kept_first(_SERVICES_NAMESPACE, secrets.token_hex(8))
 
 
 def own_rank() -> int:

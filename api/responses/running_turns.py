@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from api.edge.capacity import Capacity, Units
@@ -76,8 +77,18 @@ class RunningTurns:
         """A stored turn that this replica generates. None if there is none."""
         return self._running.get((tenant, response))
 
-    async def drained(self) -> None:
-        """Wait for the turns whose clients have left."""
+    async def drained(self, patience_s: float) -> None:
+        """Wait for the turns whose clients have left, and those in the background. Those that still run after
+        `patience_s` are ended, and stored as far as they got.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self._all_over()
+        for turn in list(self._running.values()):
+            turn.end()
+        await self._all_over()
+
+    async def _all_over(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -65,6 +65,10 @@ class Turn:
         if not self._record.is_kept and self._task is not None:
             self._task.cancel()
 
+    def end(self) -> None:
+        """The replica ends: the turn fails, and is stored as far as it got."""
+        self._stop(is_cancelled=False)
+
     async def cancel(self) -> None:
         """Cancel the turn. Returns when its end is stored, or after PATIENCE_S."""
         assert self._task is not None

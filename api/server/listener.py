@@ -15,7 +15,7 @@ from functools import partial
 import uvicorn
 from starlette.types import ASGIApp
 
-from api.server.port import SERVICE_HEADER, listening_socket
+from api.server.port import BACKLOG, SERVICE_HEADER, listening_socket
 from api.server.protocol import Gatekeeper, GuardedProtocol
 from cluster.network.open_files import allow_open_files
 
@@ -28,10 +28,6 @@ deadlines for longer.
 SWEEPS = 5
 """Sweeps within the shortest time-out of a connection, in number. A higher value costs CPU; with a lower value,
 connections outlive their deadlines for longer.
-"""
-END_S = 5.0
-"""Part of `drain_s` that is left when the requests that still run are cut off, in seconds: in it, their turns are
-stored. Shorter loses turns while PostgreSQL is slow; longer cuts requests that would have ended.
 """
 OTHER_FILES = 1024
 """Files that the process may open beside the connections of clients, in number. With a lower value, a process with all
@@ -73,6 +69,8 @@ class HttpListener:
         )
         # uvicorn closes its socket when it ends. Through the other one, the connections of that moment are taken
         serving = asyncio.create_task(server.serve(sockets=[listening.dup()]))
+        while not (server.started or serving.done()):  # noqa: ASYNC110  # uvicorn tells nobody
+            await asyncio.sleep(0)
         return cls(server, listening, serving, gatekeeper)
 
     def check_health(self) -> None:
@@ -81,19 +79,19 @@ class HttpListener:
             raise RuntimeError("the HTTP listener has ended")
 
     async def close(self) -> None:
-        """Accept no more connections, and wait for the end of the open requests, for `drain_s` at most. Then they are
-        cut off as if their clients had left. A second call has no effect.
+        """Accept no more connections, and wait for the end of the open requests, for `patience_s` at most. Then they
+        are cut off as if their clients had left. A second call has no effect.
         """
         if self._gatekeeper.is_leaving:
             return
         self._gatekeeper.leave()
-        if self._server.started:
-            await self._accept_last()
-        self._server.should_exit = True
         try:
-            async with asyncio.timeout(max(0.0, self._gatekeeper.config.drain_s - END_S)):
+            async with asyncio.timeout(self._gatekeeper.config.patience_s):
+                await self._accept_last()
+                self._server.should_exit = True
                 await asyncio.shield(self._serving)
         except TimeoutError:
+            self._server.should_exit = True
             self._gatekeeper.abort()
             await self._serving
         self._sweeping.cancel()
@@ -109,11 +107,19 @@ class HttpListener:
             )  # a connection that asyncio has taken is lost if its server closes before its task runs
             accepting.close()
         of_uvicorn = {"config": server.config, "server_state": server.server_state, "app_state": {}}
-        with self._listening, suppress(OSError):  # BlockingIOError if there is none left
-            while True:
-                taken, _ = self._listening.accept()
-                taken.setblocking(False)
-                await loop.connect_accepted_socket(partial(GuardedProtocol, self._gatekeeper, **of_uvicorn), taken)
+        for taken in _accepted(self._listening):
+            await loop.connect_accepted_socket(partial(GuardedProtocol, self._gatekeeper, **of_uvicorn), taken)
+
+
+def _accepted(listening: socket.socket) -> list[socket.socket]:
+    """The connections of a listening socket, which is closed at once: more would come while these are served."""
+    taken: list[socket.socket] = []
+    with listening, suppress(OSError):  # BlockingIOError if there is none left
+        while len(taken) < 2 * BACKLOG:
+            one, _ = listening.accept()
+            one.setblocking(False)
+            taken.append(one)
+    return taken
 
 
 async def _sweep(gatekeeper: Gatekeeper) -> None:

@@ -7,7 +7,7 @@ of the other's requests, so a replica asks whoever listens there already which s
 
 import asyncio
 import socket
-from http.client import HTTPConnection, HTTPException
+from contextlib import closing
 
 from cluster.config.ingress import IngressConfig
 from cluster.config.network import LOOPBACK
@@ -42,7 +42,7 @@ async def listening_socket(config: IngressConfig, service: str) -> socket.socket
     deadline = asyncio.get_running_loop().time() + BIND_TIMEOUT_S
     while True:
         try:
-            if await asyncio.to_thread(_service_on, config) != service:
+            if await _service_on(config) != service:
                 _bound(config, is_shared=False).close()  # raises OSError if anybody listens there
             listening = _bound(config, is_shared=True)
             listening.listen(BACKLOG)
@@ -57,17 +57,19 @@ async def listening_socket(config: IngressConfig, service: str) -> socket.socket
         await asyncio.sleep(BIND_RETRY_S)
 
 
-def _service_on(config: IngressConfig) -> str | None:
-    """The service of the replica that listens on the address. None if nobody listens there who says so."""
+async def _service_on(config: IngressConfig) -> str | None:
+    """The service of the replica that listens on the address. None if nobody listens there who says so in time."""
     host = LOOPBACK if config.host == ALL_ADDRESSES else config.host
-    connection = HTTPConnection(host, config.port, timeout=ASK_TIMEOUT_S)
     try:
-        connection.request("HEAD", "/healthz")
-        return connection.getresponse().getheader(SERVICE_HEADER)
-    except (OSError, HTTPException):
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, config.port)
+            with closing(writer):
+                writer.write(f"HEAD /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+                answer = await reader.readuntil(b"\r\n\r\n")
+    except (OSError, TimeoutError, EOFError, asyncio.LimitOverrunError):
         return None
-    finally:
-        connection.close()
+    headers = (line.partition(b": ") for line in answer.split(b"\r\n"))
+    return next((value.decode() for name, _, value in headers if name == SERVICE_HEADER.encode()), None)
 
 
 def _bound(config: IngressConfig, *, is_shared: bool) -> socket.socket:

@@ -230,7 +230,7 @@ class GuardedProtocol(HttpToolsProtocol):
             _disconnect(answering)  # the application waits for the rest of this body, which never comes
         is_free = answering is None or answering.response_complete or answering.disconnected
         if is_free and not self.transport.is_closing():
-            self.transport.write(_whole_answer(error))
+            self.transport.write(_whole_answer(error, self.server_state.default_headers))
         self.end()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -258,9 +258,11 @@ def _with_host_of(url: bytes, headers: list[tuple[bytes, bytes]]) -> list[tuple[
     return [header for header in headers if header[0] != b"host"] + [(b"host", parsed.host + port)]
 
 
-def _whole_answer(error: ServingError) -> bytes:
+def _whole_answer(error: ServingError, usual: list[tuple[bytes, bytes]]) -> bytes:
+    """`usual`: headers of every answer."""
     response = error_response(error)
     headers = [
+        *usual,
         *response.raw_headers,
         *SECURITY_HEADERS,
         (HEADER, request_id_of(None).encode()),

@@ -71,6 +71,11 @@ class SchedulerClient:
         self.on_connected: Callable[[Connection, Address], None] = _ignore
         """Called with each new connection before anything else is sent on it."""
 
+    def close(self) -> None:
+        """Look for no newer Scheduler any more: this process ends."""
+        if self._following is not None:
+            self._following.cancel()
+
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
         """Ask for a placement. The answer may take as long as the request waits in the Scheduler's queue. Raises
         ConnectionLost if there is no open connection.

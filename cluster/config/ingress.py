@@ -13,6 +13,11 @@ from cluster.config.units import Count
 _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]", re.IGNORECASE)
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+", re.IGNORECASE)
 
+STORE_S = 5.0
+"""Part of `ingress.drain_s` in which the turns of requests that were cut off are stored, in seconds, half of `drain_s`
+at most. Shorter loses turns while PostgreSQL is slow; longer cuts requests that would have ended.
+"""
+
 
 class IngressConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The ingress replicas: where they listen, and what they accept."""
@@ -28,8 +33,8 @@ class IngressConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbi
     room for them (`cpus`, `resources`), or the update waits for it. With 0, each replica ends before its successor
     starts: with one replica, nobody answers meanwhile.
     """
-    drain_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0
-    """Time that a replica has for its open requests when Serve stops it, in seconds. Five seconds before the end, the
+    drain_s: Annotated[float, Meta(ge=1, le=86400)] = 60.0
+    """Time that a replica has for its open requests when Serve stops it, in seconds. STORE_S before the end, the
     requests that still run are cut off, and their turns are stored as far as they got. A shorter time cuts long answers
     at each update; a longer time makes updates slow.
     """
@@ -158,6 +163,11 @@ class IngressConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbi
     longer than the idle time of a proxy, the proxy closes the stream; a shorter time sends status 200 before a slow
     request can still fail with another status.
     """
+
+    @property
+    def patience_s(self) -> float:
+        """Time that open requests have when Serve stops the replica, in seconds."""
+        return max(self.drain_s - STORE_S, self.drain_s / 2)
 
     def __post_init__(self) -> None:
         for name in self.allowed_hosts:

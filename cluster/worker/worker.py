@@ -149,6 +149,7 @@ class Worker:
             await wait()
         if self._listener is not None:
             await self._listener.close()
+        self._scheduler.close()
         self._engine.shutdown()
 
     def _count_prompt(self, sources: PromptTokenSources) -> None:

@@ -36,6 +36,9 @@ chmod 600 "$environment" conf/ray-up/cluster.env 2>/dev/null || true
 
 install_certificate
 
+# The kernel passes connections that begin while an ingress replica ends to its successor
+sudo sysctl -qw net.ipv4.tcp_migrate_req=1 || echo "kernels before 5.14 lack net.ipv4.tcp_migrate_req (docs/clusters.md)" >&2
+
 # make, a C compiler and Python's headers are for the compiled modules, libnuma1 for vLLM's CPU build
 if ! { command -v python3.11 && command -v make && command -v g++; } >/dev/null; then
   export DEBIAN_FRONTEND=noninteractive

@@ -3,6 +3,7 @@ checks it against KubeRay's own schema, if that is given (docs/clusters.md).
 """
 
 import copy
+import math
 import re
 from pathlib import PurePath
 from typing import Any
@@ -16,6 +17,7 @@ from tests.cluster_files.node_types import (
     RAY_UP,
     REQUIRED,
     ROOT,
+    SCHEDULER_CPUS,
     application,
     documents,
     ray_service,
@@ -153,9 +155,16 @@ def test_passwords_are_not_in_the_config_that_ray_shows() -> None:
     assert (state.database_url, state.redis_url) == (None, None)
 
 
+def test_ingress_pods_have_room_for_the_replicas_that_an_update_starts_first() -> None:
+    config, group = application("kuberay").ingress, groups()["ingress"]
+    num_replicas = math.ceil(config.replicas * (1 + config.max_surge_percent / 100))
+    on_a_pod = int((float(group["resources"]["CPU"]) - SCHEDULER_CPUS) // config.cpus)
+    assert config.replicas < num_replicas <= group["replicas"] * on_a_pod
+
+
 def test_pods_end_after_their_workers_have_drained() -> None:
     config = application("kuberay")
-    drain_s = max(config.prefill.drain_s, config.decode.drain_s)
+    drain_s = max(config.prefill.drain_s, config.decode.drain_s, config.ingress.drain_s)
     for group in groups().values():
         assert group["template"]["spec"]["terminationGracePeriodSeconds"] > drain_s
 

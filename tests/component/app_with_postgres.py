@@ -58,7 +58,7 @@ async def clients_of(
         for client in made:
             await client.close()
         await listener.close()
-        await app.state.services.turns.drained()
+        await app.state.services.turns.drained(60)
         await app.state.services.completion_writer.drained()
         await app.state.services.titles.close()
         await app.state.services.context.close()

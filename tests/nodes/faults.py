@@ -20,8 +20,10 @@ NEW_INGRESS_WITHIN_S = 240.0
 """For a node, and then for an ingress replica and a Scheduler on it, to which the workers come back."""
 NEW_WORKER_WITHIN_S = 240.0
 """For a node, and the start of an engine on it, beside what serves on the same two cores."""
-USED_WITHIN_S = 10.0
-"""From when the Scheduler knows a worker until it has generated tokens."""
+USED_WITHIN_S = 15.0
+"""From when the Scheduler knows a worker until it has generated PROBE_TOKENS for clients."""
+PROBE_TOKENS = 100
+"""More than the handoffs with which links are proved and measured generate on a worker, one token each."""
 UPDATED_WITHIN_S = 600.0
 """For two nodes, three engines, an ingress replica and a Scheduler, and for the end of those of before."""
 SLOW = Quality(delay_s=0.05, bytes_per_s=10e6 / 8)
@@ -79,7 +81,7 @@ def _joins_and_leaves(cluster: RayUp) -> None:
 
     old = set(workers())
     wait_for(lambda: _num_workers(cluster) > cluster.num_replicas[DECODE], NEW_WORKER_WITHIN_S, interval_s=0.2)
-    wait_for(lambda: any(tokens for worker, tokens in workers().items() if worker not in old), USED_WITHIN_S)
+    wait_for(lambda: sum(workers()[new] for new in workers().keys() - old) > PROBE_TOKENS, USED_WITHIN_S)
     cluster.deploy()
 
 

@@ -17,15 +17,20 @@ MODEL = "conf/models/baton-demo"
 SECTIONS = ("scheduler", "ingress", "prefill", "decode")
 
 
-def actor_options_of(config: AppConfig) -> dict[str, dict[str, Any]]:
-    """What Ray is told of each deployment's replicas, by the deployment's section of the config."""
-    deployments: tuple[Any, ...] = (
+def deployments_by_section(config: AppConfig) -> dict[str, Any]:
+    """Each deployment, by its section of the config."""
+    deployments = (
         _scheduler(config),
         _ingress(config),
         _pool(PrefillWorker, config, config.prefill),
         _pool(DecodeWorker, config, config.decode),
     )
-    return {section: one.ray_actor_options for section, one in zip(SECTIONS, deployments, strict=True)}
+    return dict(zip(SECTIONS, deployments, strict=True))
+
+
+def actor_options_of(config: AppConfig) -> dict[str, dict[str, Any]]:
+    """What Ray is told of each deployment's replicas."""
+    return {section: one.ray_actor_options for section, one in deployments_by_section(config).items()}
 
 
 @pytest.mark.parametrize("most", [2, 128, 20_000])
@@ -48,6 +53,20 @@ def test_each_section_says_which_nodes_run_its_replicas() -> None:
     config = parse({"model": MODEL, **{section: nodes(section) for section in SECTIONS}})
     for section, options in actor_options_of(config).items():
         assert {key: options[key] for key in nodes(section)} == nodes(section)
+
+
+def test_each_section_says_how_its_replicas_are_replaced() -> None:
+    said = {"ingress": (50, 70.0), "prefill": (20, 80.0), "decode": (30, 90.0)}
+    config = parse(
+        {
+            "model": MODEL,
+            **{name: {"max_surge_percent": more, "drain_s": drain} for name, (more, drain) in said.items()},
+        }
+    )
+    for section, deployment in deployments_by_section(config).items():
+        options = deployment._deployment_config
+        if section != "scheduler":
+            assert (options.max_surge_percent, options.graceful_shutdown_timeout_s) == said[section]
 
 
 def test_without_a_choice_any_node_will_do() -> None:

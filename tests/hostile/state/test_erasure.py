@@ -108,7 +108,7 @@ async def test_response_that_runs_meanwhile_writes_nothing_afterwards(
     await administration(state).erase(ALICE)
     model.may_go_on.set()
     await running
-    await services_of(http).turns.drained()
+    await services_of(http).turns.drained(60)
     assert rows_of(postgres, ALICE).keys() == {"tenants", "tenant_keys"}
 
 

@@ -2,13 +2,15 @@
 
 import asyncio
 import socket
+import time
 from collections import Counter
 from contextlib import suppress
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
-from api.server import listener as listeners
+from api.server import protocol as protocols
 from api.server.listener import HttpListener
 from api.server.protocol import Gatekeeper
 from cluster.config.ingress import IngressConfig
@@ -23,6 +25,15 @@ def answering() -> App:
     app = App()
     app.may_answer.set()
     return app
+
+
+class Slow(App):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started_at = time.perf_counter()
+        while time.perf_counter() < started_at + 0.005:
+            pass  # as one who renders
+        self.may_answer.set()
+        await super().__call__(scope, receive, send)
 
 
 class Clients:
@@ -84,12 +95,30 @@ async def test_connection_without_a_request_may_still_ask_once() -> None:
         await asyncio.wait_for(closing, 5)
 
 
-async def test_request_that_takes_longer_than_the_time_to_drain_is_cut_off_as_if_its_client_had_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(listeners, "END_S", 0.0)
+async def test_connection_that_is_idle_for_a_moment_when_the_replica_ends_may_still_ask() -> None:
+    async with listening(answering()) as (listener, client):
+        await client.post("/")
+        closing = asyncio.create_task(listener.close())
+        await asyncio.sleep(protocols.LEAVING_S / 2)  # the client is busy with something else
+        assert (await client.post("/")).text == "last"
+        await asyncio.wait_for(closing, 5)
+
+
+async def test_successor_of_a_full_replica_shares_its_port() -> None:
+    gatekeeper = a_gatekeeper(max_connections=1)
     app = App(streams=True)
-    async with listening(app, drain_s=0.3) as (listener, client):
+    async with listening(app, gatekeeper) as (_, client):
+        request = asyncio.create_task(client.post("/"))
+        await asyncio.wait_for(app.started.wait(), 5)
+        successor = await HttpListener.start(answering(), Gatekeeper(gatekeeper.config), SERVICE)
+        await asyncio.wait_for(successor.close(), 5)
+        app.may_answer.set()
+        await request
+
+
+async def test_request_that_takes_longer_than_the_time_to_drain_is_cut_off_as_if_its_client_had_left() -> None:
+    app = App(streams=True)
+    async with listening(app, drain_s=1.0) as (listener, client):
         request = asyncio.create_task(client.post("/"))
         await asyncio.wait_for(app.started.wait(), 5)
         await asyncio.wait_for(listener.close(), 5)
@@ -97,6 +126,19 @@ async def test_request_that_takes_longer_than_the_time_to_drain_is_cut_off_as_if
         with suppress(httpx.HTTPError):
             await request
         assert request.exception() is not None
+
+
+async def test_replica_ends_in_time_while_connections_keep_coming() -> None:
+    """Each takes so much time that others wait when it is done."""
+    app, gatekeeper = Slow(), a_gatekeeper(drain_s=4.0)
+    listener = await HttpListener.start(app, gatekeeper, SERVICE)
+    clients = Clients(f"http://127.0.0.1:{gatekeeper.config.port}")
+    try:
+        await clients.more(3 * NUM_CLIENTS)
+        async with asyncio.timeout(gatekeeper.config.drain_s):
+            await listener.close()
+    finally:
+        await clients.stop()
 
 
 async def test_port_in_use_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
