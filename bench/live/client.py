@@ -9,7 +9,9 @@ import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from multiprocessing.connection import Connection
+from statistics import pstdev
 
 import uvloop
 
@@ -89,7 +91,15 @@ class OpenLoop:
             finally:
                 self._open[port] -= 1
         return Answer(
-            ask.kind, 200, trace.ttft_s, trace.tpot_s, trace.prompt_tokens, trace.tokens, late_s, trace.answer_id
+            ask.kind,
+            200,
+            trace.ttft_s,
+            trace.tpot_s,
+            trace.prompt_tokens,
+            trace.tokens,
+            late_s,
+            trace.answer_id,
+            sigma=pstdev(map(log, trace.gaps_s)) if len(trace.gaps_s) > 1 else 0.0,
         )
 
     def _chosen(self, first_message: str) -> int:

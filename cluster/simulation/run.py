@@ -194,9 +194,10 @@ class Client:
             request_id=RequestId(f"{self._number}.{num_tries}"),
             prompt_token_ids=cast("list[int]", Prompt(sim, sim.num_prompt)),
             sampling_params=b"%d" % self._number,
+            max_output_tokens=sim.max_output,
             is_resumable=self._setting.is_resumable,
         )
-        terms = Terms(slo_class=sim.slo_class, ttft_s=sim.slo.ttft_s, tpot_s=sim.slo.tpot_s)
+        terms = Terms(slo_class=sim.slo_class, ttft_s=sim.slo.ttft_s, tpot_s=sim.slo.tpot_s, path=sim.asked_path)
         session = Session(request, self._ports, terms, first_token_timeout_s=self._setting.first_token_timeout_s)
         self._receipt = None
         async with aclosing(session.run()) as deltas:

@@ -42,6 +42,8 @@ class SimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     num_prompt: int
     num_output: int
     """Tokens that the request generates. Policies do not know this number."""
+    max_output: int | None = None
+    """Most tokens that the client asks for, which policies know. None if the client sets no limit."""
     block_hashes: list[bytes] = []
     """Hashes of the prompt's full blocks of BLOCK_TOKENS, each of the whole prefix up to its block. Blocks without a
     hash are shared with no prompt.
@@ -49,6 +51,9 @@ class SimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tenant: str = ""
     slo_class: SloClass = SloClass.STANDARD
     slo: Slo
+    """The client's own objectives, which count where they are tighter than those of its class."""
+    asked_path: Path | None = None
+    """The path that the request must take. None if the policy chooses."""
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):

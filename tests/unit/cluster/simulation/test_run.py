@@ -4,9 +4,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.messages.ids import Outcome, Path, Pool
+from cluster.messages.ids import IngressId, Outcome, Path, Pool
 from cluster.messages.kv_events import KvTier
-from cluster.messages.placement import Slo
+from cluster.messages.placement import Placement, PlacementRequest, Rejection, Slo
 from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed
 from cluster.messages.transport import LinkSpeed
 from cluster.simulation.clock import VirtualLoop
@@ -97,6 +97,18 @@ def test_lone_request_on_path_p_to_d_has_its_first_token_before_its_transfer() -
     assert record.ttft_s == pytest.approx(0.010 + 2500 * 1e-4)
     transfer_s = 0.002 + 2500 * KV_BYTES / 1e8
     assert record.tpot_s == pytest.approx((transfer_s + MODEL.decode_run_s(1, 2501, 100)) / 100)
+
+
+def test_scheduler_knows_what_a_client_asks_for() -> None:
+    seen: list[PlacementRequest] = []
+
+    class Curious(RecordingScheduler):
+        async def place(self, request: PlacementRequest, ingress: IngressId | None = None) -> Placement | Rejection:
+            seen.append(request)
+            return await super().place(request, ingress)
+
+    simulate([a_request(), a_request(max_output=200, asked_path=Path.PREFILL)], a_setting(), Curious)
+    assert [(request.max_output_tokens, request.path) for request in seen] == [(None, None), (200, Path.PREFILL)]
 
 
 def test_single_token_ends_on_the_prefill_worker() -> None:
