@@ -136,7 +136,7 @@ bench-scaling: $(STAMP) compile ## compare autoscalers on recorded traces in the
 bench-scheduler: $(STAMP) compile ## measure the Scheduler with a thousand workers, through sockets: two minutes
 	$(BIN)/python -m bench.scheduler.load $(ARGS)
 
-bench-simulator: $(STAMP) compile ## compare the simulator with a running service on paced engines: a quarter of an hour
+bench-simulator: $(STAMP) compile ## compare the simulator with a running service on paced engines: ten minutes
 	$(BIN)/python -m bench.live.simulated $(ARGS)
 
 bench-cells: $(STAMP) compile ## simulate one Scheduler against 4 and 16 with the same workers together: minutes

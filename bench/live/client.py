@@ -9,9 +9,8 @@ import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log
 from multiprocessing.connection import Connection
-from statistics import pstdev
+from statistics import quantiles
 
 import uvloop
 
@@ -24,6 +23,10 @@ STICKY_REQUESTS = 2
 """Open requests that the server of a conversation's last turn may have more than the least loaded one. More lets turns
 wait behind each other; fewer computes their prompts again.
 """
+LEAST_GAPS = 8
+"""Times between tokens that have quartiles. Fewer follow chance; more leave short answers out."""
+QUARTILES_APART = 1.349
+"""Distance of the quartiles of a normal distribution, in standard deviations."""
 LIMIT_S = 30.0
 """Seconds after which a request is given up. Such a request has missed every SLO."""
 
@@ -99,7 +102,7 @@ class OpenLoop:
             trace.tokens,
             late_s,
             trace.answer_id,
-            sigma=pstdev(map(log, trace.gaps_s)) if len(trace.gaps_s) > 1 else 0.0,
+            spread=_spread(trace.gaps_s),
         )
 
     def _chosen(self, first_message: str) -> int:
@@ -112,6 +115,14 @@ class OpenLoop:
         self._open[port] = self._open.pop(port) + 1
         self._last_port[first_message] = port
         return port
+
+
+def _spread(gaps_s: Sequence[float]) -> float:
+    """The quartiles tell nothing of the few gaps that are long or short because of HTTP."""
+    if len(gaps_s) < LEAST_GAPS:
+        return 0.0
+    low, usual, high = quantiles(gaps_s)
+    return (high - low) / QUARTILES_APART / usual
 
 
 def _priority(ask: Ask, load: OpenLoad) -> int | None:

@@ -38,8 +38,8 @@ class Answer:
     """How much later than planned it was sent."""
     answer_id: str = ""
     error: str = ""
-    sigma: float = 0.0
-    """Standard deviation of the logarithm of the times between its tokens."""
+    spread: float = 0.0
+    """Standard deviation of the times between its tokens, as a share of the usual one."""
 
     @property
     def is_refused(self) -> bool:

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import msgspec
@@ -123,8 +123,9 @@ def asks_together(rng: random.Random, words: float) -> list[Ask]:
     ]
 
 
-def mean_difference(real: Sequence[float | None], virtual: Sequence[float | None]) -> float:
-    """By how much the real times are longer than the simulated ones of the same requests.
+def usual_difference(real: Sequence[float | None], virtual: Sequence[float | None]) -> float:
+    """By how much the real times are longer than the simulated ones of the same requests: the median, as other work on
+    the machine makes single requests much longer.
 
     Raises:
         RuntimeError: no request has both.
@@ -132,7 +133,7 @@ def mean_difference(real: Sequence[float | None], virtual: Sequence[float | None
     pairs = [(one, other) for one, other in zip(real, virtual, strict=True) if one is not None and other is not None]
     if not pairs:
         raise RuntimeError("the service answers no request: see the logs in .baton/bench/logs")
-    return fmean(one - other for one, other in pairs)
+    return median(one - other for one, other in pairs)
 
 
 def is_good(one: Fared) -> bool:
@@ -162,7 +163,7 @@ def difference(real: Figures, virtual: Figures) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 2.0, 3.0], help="requests/s (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="at each rate (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=2, help="at each rate (%(default)s)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of arrivals in each round (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     parser.add_argument("--conf", type=Path, default=REPO_ROOT / "conf/local.yaml", help="(%(default)s)")
@@ -246,11 +247,11 @@ class Both:
     def measure_beyond(self, rng: random.Random, words: float) -> None:
         """Measure what requests take beyond the pace, and tell the twin."""
         alone = self.send(asks_alone(rng, words))
-        step_s = mean_difference(_tpots(alone), _tpots(self.twin.last()))
+        step_s = usual_difference(_tpots(alone), _tpots(self.twin.last()))
         self.twin.beyond = Beyond(step_s)
-        ttft_s = mean_difference(_ttfts(alone), _ttfts(self.twin.last()))
+        ttft_s = usual_difference(_ttfts(alone), _ttfts(self.twin.last()))
         decoding_s = self._further_s(self.send(asks_together(rng, words)), Beyond(step_s))
-        sigma = fmean(answer.sigma for answer in alone if answer.status == HTTPStatus.OK)
+        sigma = median(answer.spread for answer in alone if answer.status == HTTPStatus.OK)
         self.twin.beyond = Beyond(step_s, decoding_s, ttft_s, sigma)
         print(
             f"beyond the pace: {1e3 * step_s:.1f} ms a step, {1e3 * decoding_s:.2f} ms for each further request in it,"
@@ -262,12 +263,12 @@ class Both:
         """Time of each further request in a step. Not all of them are in all steps. So the twin tells what a guess
         would add, and the guess is corrected in proportion.
         """
-        missing_s = mean_difference(_tpots(together), _tpots(self.twin.last()))
+        missing_s = usual_difference(_tpots(together), _tpots(self.twin.last()))
         guess_s = missing_s / (TOGETHER - 1)
         if guess_s <= 0.0:
             return 0.0
         self.twin.beyond = beyond._replace(decoding_s=guess_s)
-        added_s = missing_s - mean_difference(_tpots(together), _tpots(self.twin.last()))
+        added_s = missing_s - usual_difference(_tpots(together), _tpots(self.twin.last()))
         return guess_s * missing_s / added_s if added_s > 0.0 else guess_s
 
     def round(self, per_s: float, asked: Sequence[Ask], counted: int) -> Requests:

@@ -12,7 +12,7 @@ from bench.live.client import OpenLoad
 from bench.live.contenders import Contender
 from bench.live.goodput import Answer, Slo
 from bench.live.mixes import Ask
-from bench.live.simulated import Both, Fared, difference, figures, mean_difference
+from bench.live.simulated import Both, Fared, difference, figures, usual_difference
 from bench.live.twin import USUAL_PROMPT_TOKENS, Beyond, SentLoad, Twin, prompt_lengths
 from cluster.messages.ids import Path
 from cluster.slo import Objective, SloConfig
@@ -70,7 +70,7 @@ class SimulatedDriver:
                 an_answer(record.num_prompt),
                 ttft_s=(record.ttft_s or 0.0) + self._ttft_s,
                 tpot_s=record.tpot_s,
-                sigma=0.02,
+                spread=0.02,
             )
             for record in self.service.last()
         ]
@@ -148,7 +148,7 @@ def test_what_the_service_takes_beyond_the_pace_is_measured_before_the_rounds() 
 
 def test_nothing_is_measured_of_a_service_that_refuses_all() -> None:
     with pytest.raises(RuntimeError, match="answers no request"):
-        mean_difference([None, None], [0.1, 0.2])
+        usual_difference([None, None], [0.1, 0.2])
 
 
 def test_goodput_is_the_mean_of_the_rounds() -> None:
