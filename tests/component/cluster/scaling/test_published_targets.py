@@ -5,30 +5,15 @@ from math import inf, nan
 import msgspec
 import pytest
 
-from cluster.scaling import published_targets
 from cluster.scaling.correction import BOUNDS, KNOWN_S
 from cluster.scaling.published_targets import Target, first_correction, publish, published
+from tests.component.cluster.scaling.stores import Store, store
+
+__all__ = ["store"]
 
 NOW = 1e9
 POOLS = ["PrefillWorker", "DecodeWorker"]
 NAMESPACE = b"baton_pool_targets_baton"
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[bytes, str], bytes]:
-    """In place of Ray's."""
-    values: dict[tuple[bytes, str], bytes] = {}
-
-    def put(key: str, value: bytes, *, overwrite: bool, namespace: bytes) -> None:
-        assert overwrite
-        values[namespace, key] = value
-
-    monkeypatch.setattr(published_targets, "_internal_kv_put", put)
-    monkeypatch.setattr(published_targets, "_internal_kv_get", lambda key, *, namespace: values.get((namespace, key)))
-    return values
-
-
-Store = dict[tuple[bytes, str], bytes]
 
 
 def test_new_pool_scaler_begins_with_the_newest_correction(store: Store) -> None:
