@@ -11,6 +11,7 @@ from tests.drills.kv_clock import Back
 from tests.drills.last_run import ALLOWED_S, compare, finish, parse
 from tests.drills.matrix import CELLS
 from tests.drills.report import PlaneMeasured, between, plane_table, table
+from tests.nodes.faults import NODE_FAULTS
 
 DOCUMENT = REPO_ROOT / "docs/drills.md"
 SLOW = CELLS[20]
@@ -115,7 +116,8 @@ def test_tables_of_the_document_can_be_compared() -> None:
     text = DOCUMENT.read_text()
     rows = parse(between(text, "drills"))
     assert list(rows) == list(map(str, CELLS))
+    assert list(parse(between(text, "nodes"))) == list(NODE_FAULTS)
     assert compare(between(text, "drills"), LAST.replace("24.4 s", "99.9 s"))
-    for mark in ("drills", "control plane"):
+    for mark in ("drills", "control plane", "nodes"):
         columns = {column for row in parse(between(text, mark)).values() for column in row}
         assert columns & ALLOWED_S.keys() >= {"whole again after"}
