@@ -18,7 +18,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes drills-scaling soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-safety bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-safety bench-chat-state demo-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -39,7 +39,7 @@ LIVE = tests/drills tests/hostile/live tests/nodes tests/real_cluster
 BESIDE = @$(MAKE) --no-print-directory --jobs=2 --keep-going
 .PHONY: test-pure test-component test-others
 
-test: $(STAMP) network-tools ## all tests, with real engines, except for soak, fuzz, models, browser, clouds and the full matrix of drills
+test: $(STAMP) network-tools ## all tests, with real engines, except for soak, fuzz, models, browser, clouds and most drills
 	$(BESIDE) compile lint
 	$(BESIDE) test-component test-pure test-others
 	$(BIN)/python -m pytest $(LIVE) --durations=40
@@ -62,8 +62,8 @@ drills: $(STAMP) compile network-tools ## inject every fault at every moment of 
 drills-nodes: $(STAMP) compile network-tools ## take nodes and the network between them away, on a cluster of this machine: 25 minutes; needs root
 	$(BIN)/python -m pytest tests/nodes -m full_matrix -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
 
-drills-scaling: $(STAMP) compile ## have a decode pool grow under load and shrink again, on real engines: four minutes
-	$(BIN)/python -m pytest tests/real_cluster/test_autoscaling.py -m full_matrix -o log_cli=true -o log_cli_level=INFO
+drills-services: $(STAMP) compile ## a pool that grows and shrinks, two cells, and answers that pause, on real engines: eight minutes
+	$(BIN)/python -m pytest tests/real_cluster -m full_matrix -o log_cli=true -o log_cli_level=INFO
 
 soak: $(STAMP) compile ## run 2,000 requests, abort some of them, and kill a worker each minute
 	$(BIN)/python -m pytest tests/drills -m soak -o log_cli=true -o log_cli_level=INFO

@@ -12,6 +12,8 @@ from bench.fronts.pace import PACE_FILE_VARIABLE, write_pace
 from tests.drills.word_lists import WordList, word_list
 from tests.real_cluster.service import CHANGES, Service
 
+pytestmark = pytest.mark.full_matrix
+
 STEP_S = 0.025
 """Time of an engine's step, in seconds. Engines keep this pace, so that a fast machine has no more time to spare."""
 NUM_BATCH, NUM_PROMPT, NUM_TOKENS = 8, 150, 350
