@@ -21,10 +21,10 @@ from tests.real_cluster.service import (
     wait_for,
 )
 
-CELLS = {"a", "b"}
-NUM_PROMPT, NUM_TOKENS = 150, 20
 pytestmark = pytest.mark.full_matrix
 
+CELLS = {"a", "b"}
+NUM_PROMPT, NUM_TOKENS = 150, 20
 STEP_S, NUM_STREAMED = 0.025, 960
 """Time of an engine's step, in seconds, and tokens of a stream: it lasts long enough for the cell to drain meanwhile,
 and for `baton cells` to start twice.
