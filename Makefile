@@ -59,7 +59,7 @@ test-fast: $(STAMP) ## unit, component and hostile tests, without engines: minut
 drills: $(STAMP) compile network-tools ## inject every fault at every moment of a request: half an hour; compares with docs/drills.md, and writes it
 	$(BIN)/python -m pytest tests/drills -m "not soak" -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
 
-drills-nodes: $(STAMP) compile network-tools ## take nodes and the network between them away, on a cluster of this machine: 25 minutes; needs root
+drills-nodes: $(STAMP) compile network-tools ## take nodes and the network between them away, on a cluster of this machine: twenty minutes; needs root
 	$(BIN)/python -m pytest tests/nodes -m full_matrix -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
 
 drills-services: $(STAMP) compile ## a pool that grows and shrinks, two cells, and answers that pause, on real engines: eight minutes
