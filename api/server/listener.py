@@ -15,8 +15,9 @@ from functools import partial
 import uvicorn
 from starlette.types import ASGIApp
 
-from api.server.port import BACKLOG, SERVICE_HEADER, listening_socket
+from api.server.port import BACKLOG, listening_socket
 from api.server.protocol import Gatekeeper, GuardedProtocol
+from api.wire.response_headers import SERVICE
 from cluster.network.open_files import allow_open_files
 
 logger = logging.getLogger("baton.ingress")
@@ -62,7 +63,7 @@ class HttpListener:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                headers=[(SERVICE_HEADER, service)],
+                headers=[(SERVICE, service)],
                 proxy_headers=False,
                 timeout_keep_alive=math.ceil(config.idle_timeout_s),
             )

@@ -9,12 +9,11 @@ import asyncio
 import socket
 from contextlib import closing
 
+from api.wire.response_headers import SERVICE
 from cluster.config.ingress import IngressConfig
 from cluster.config.network import LOOPBACK
 
 ALL_ADDRESSES = "0.0.0.0"
-SERVICE_HEADER = "x-baton-service"
-"""Header of every answer: the service that the replica is of."""
 BIND_TIMEOUT_S = 20.0
 """Longest wait for the port, in seconds. A replica of this service that listens there may be too busy to say so. With a
 lower value, a replacement fails beside a busy predecessor; with a higher value, a wrong port is reported later.
@@ -69,7 +68,7 @@ async def _service_on(config: IngressConfig) -> str | None:
     except (OSError, TimeoutError, EOFError, asyncio.LimitOverrunError):
         return None
     headers = (line.partition(b": ") for line in answer.split(b"\r\n"))
-    return next((value.decode() for name, _, value in headers if name == SERVICE_HEADER.encode()), None)
+    return next((value.decode() for name, _, value in headers if name == SERVICE.encode()), None)
 
 
 def _bound(config: IngressConfig, *, is_shared: bool) -> socket.socket:

@@ -33,5 +33,8 @@ the worker computed, and the number that the worker found in each source.
 STALE = "x-baton-stale"
 """In a stale read, the age of the copy, in seconds."""
 
-EXPOSED = (REQUEST_ID, RETRY_AFTER, SHOULD_RETRY, SAFETY_EVENT, PATH, SLO, PREDICTED, SOURCES, STALE)
+SERVICE = "x-baton-service"
+"""The random name of the application that the ingress replica is of. Every answer has it."""
+
+EXPOSED = (REQUEST_ID, RETRY_AFTER, SHOULD_RETRY, SAFETY_EVENT, PATH, SLO, PREDICTED, SOURCES, STALE, SERVICE)
 """All of them. Pages of listed origins may read them."""

@@ -258,7 +258,7 @@ def any_body_is_answered(run: Run, limits: settings, remembering: StateConfig | 
             stack.push_async_callback(state.close)
             await state.look()
         app = an_app(frontend, state=state)
-        stack.push_async_callback(app.state.services.turns.drained)
+        stack.push_async_callback(app.state.services.turns.drained, 60)
         return await stack.enter_async_context(a_client(app))
 
     client: httpx.AsyncClient = run(start())

@@ -36,8 +36,9 @@ class Loop:
 
 @pytest.mark.usefixtures("store")
 async def test_pool_scaler_goes_on_with_the_correction_of_the_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"application": lambda: "baton", "join_cluster": lambda tls: None}.items():
-        monkeypatch.setattr(deployment, name, value)
+    stubs = {"application": lambda: "baton", "join_cluster": lambda tls: None, "set_up_logging": lambda: None}
+    for name, stub in stubs.items():
+        monkeypatch.setattr(deployment, name, stub)
     monkeypatch.setattr(deployment, "scheduler_finder", lambda cell: None)
     monkeypatch.setattr(deployment, "ScalingLoop", Loop)
     publish("baton", {pool.deployment: Target(1, time.time() - 60.0, 1.7) for pool in POOLS.values()})

@@ -98,6 +98,9 @@ class FakeScheduler(SchedulerClient):
         self.reply = ReportReply(link=LinkOrder(PREFILL))
         self.is_away = False
 
+    def close(self) -> None:
+        pass
+
     async def report(self, report: WorkerReport) -> ReportReply:
         self.reports.put_nowait(report)
         if self.is_away:
