@@ -32,17 +32,21 @@ compile: $(STAMP) ## compile the modules of placement and screening to machine c
 serve: $(STAMP) compile ## start the service: PORT=8000 MODEL=<folder or hub name> CONF=conf/local.yaml
 	@exec $(BIN)/baton serve $(CONF) $(if $(PORT),--port $(PORT)) $(if $(MODEL),--model $(MODEL))
 
-# Tests that start a whole service have the machine for themselves. Of the others, two of three parts run at a time, the longest one first
-PURE = tests/architecture tests/sim tests/unit tests/test_docs.py tests/test_timeouts.py
+# Tests that start a whole service have the machine for themselves. Of the others, two parts run at a time, the longest one first
+HOUSE = tests/architecture tests/test_docs.py tests/test_timeouts.py
+PURE = tests/sim tests/unit
 COMPONENT = tests/component
 LIVE = tests/drills tests/hostile/live tests/nodes tests/real_cluster
 BESIDE = @$(MAKE) --no-print-directory --jobs=2 --keep-going
-.PHONY: test-pure test-component test-others
+.PHONY: test-house test-pure test-component test-others
 
 test: $(STAMP) network-tools ## all tests, with real engines, except for soak, fuzz, models, browser, clouds and most drills
-	$(BESIDE) compile lint
+	$(BESIDE) compile lint test-house
 	$(BESIDE) test-component test-pure test-others
 	$(BIN)/python -m pytest $(LIVE) --durations=40
+
+test-house: $(STAMP)
+	$(BIN)/python -m pytest $(HOUSE)
 
 test-pure: $(STAMP)
 	$(BIN)/python -m pytest $(PURE) --durations=10
@@ -51,10 +55,10 @@ test-component: $(STAMP)
 	$(BIN)/python -m pytest $(COMPONENT) --durations=20
 
 test-others: $(STAMP)
-	$(BIN)/python -m pytest tests $(addprefix --ignore ,$(PURE) $(COMPONENT) $(LIVE)) --durations=20
+	$(BIN)/python -m pytest tests $(addprefix --ignore ,$(HOUSE) $(PURE) $(COMPONENT) $(LIVE)) --durations=20
 
 test-fast: $(STAMP) ## unit, component and hostile tests, without engines: minutes
-	$(BIN)/python -m pytest tests/unit tests/component tests/hostile --ignore tests/hostile/live tests/architecture tests/test_docs.py tests/test_timeouts.py
+	$(BIN)/python -m pytest tests/unit $(COMPONENT) tests/hostile --ignore tests/hostile/live $(HOUSE)
 
 drills: $(STAMP) compile network-tools ## inject every fault at every moment of a request: half an hour; compares with docs/drills.md, and writes it
 	$(BIN)/python -m pytest tests/drills -m "not soak" -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
