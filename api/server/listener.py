@@ -103,9 +103,8 @@ class HttpListener:
         for accepting in server.servers:
             for one in accepting.sockets:
                 loop.remove_reader(one.fileno())
-            await asyncio.sleep(
-                0
-            )  # a connection that asyncio has taken is lost if its server closes before its task runs
+            # A connection that asyncio has taken is lost if its server closes before its task runs
+            await asyncio.sleep(0)
             accepting.close()
         of_uvicorn = {"config": server.config, "server_state": server.server_state, "app_state": {}}
         for taken in _accepted(self._listening):
