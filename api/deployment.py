@@ -38,10 +38,10 @@ large body is checked in a thread, the event loop may wait that long after each 
 echo beside one busy thread is 0.7 ms; with Python's default of 5 ms it is 3 to 16 ms. A lower value costs the threads
 time; a higher value delays the event loop.
 """
-WRITE_PATIENCE_S = 2.0
-"""Time that a replica which ends gives its stored completions to be written, and then its safety events, in seconds.
-Together less than STORE_S (cluster/config/ingress.py). Longer delays the end while PostgreSQL is away, until Serve
-kills the replica; shorter loses more of both then.
+WRITE_PATIENCE_S = 1.5
+"""Time that a replica which ends gives its last turns to be written, then its completions, and then its safety events,
+in seconds. Three times this is less than STORE_S (cluster/config/ingress.py). Longer delays the end while PostgreSQL is
+away, until Serve kills the replica; shorter loses more of all three then.
 """
 LIBRARIES_OF_REQUESTS = ("uvicorn", "vllm", "asyncio")
 """Loggers of libraries whose lines get the id of the request."""
@@ -97,7 +97,9 @@ class Ingress:
             loop = asyncio.get_running_loop()
             until = loop.time() + self._config.patience_s
             await self._listener.close()
-            await self._services.turns.drained(max(0.0, until - loop.time()))
+            left_s = max(0.0, until - loop.time())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._services.turns.drained(left_s), left_s + WRITE_PATIENCE_S)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._services.completion_writer.drained(), WRITE_PATIENCE_S)
             await self._services.titles.close()

@@ -11,9 +11,8 @@ from contextlib import closing
 
 from api.wire.response_headers import SERVICE
 from cluster.config.ingress import IngressConfig
-from cluster.config.network import LOOPBACK
+from cluster.config.network import ALL_INTERFACES, LOOPBACK
 
-ALL_ADDRESSES = "0.0.0.0"
 BIND_TIMEOUT_S = 20.0
 """Longest wait for the port, in seconds. A replica of this service that listens there may be too busy to say so. With a
 lower value, a replacement fails beside a busy predecessor; with a higher value, a wrong port is reported later.
@@ -58,7 +57,7 @@ async def listening_socket(config: IngressConfig, service: str) -> socket.socket
 
 async def _service_on(config: IngressConfig) -> str | None:
     """The service of the replica that listens on the address. None if nobody listens there who says so in time."""
-    host = LOOPBACK if config.host == ALL_ADDRESSES else config.host
+    host = LOOPBACK if config.host == ALL_INTERFACES else config.host
     try:
         async with asyncio.timeout(ASK_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, config.port)

@@ -21,7 +21,9 @@ from router.session.scheduler_failover import SchedulerFailover
 class Scheduling:
     def __init__(self, config: AppConfig) -> None:
         names, are_several = config.cells.names, config.cells.are_several
-        clients = {name: SchedulerClient(scheduler_finder(name if are_several else None)) for name in names}
+        clients = self._clients = {
+            name: SchedulerClient(scheduler_finder(name if are_several else None)) for name in names
+        }
         worker_cells = WorkerCells(clients)
         address_book = worker_cells if are_several else clients[names[0]]
         self.workers = WorkerConnections(address_book, config.ingress.max_unread_tokens)
@@ -60,6 +62,8 @@ class Scheduling:
             self._drain_watch.close()
         for cell in self._cells.values():
             cell.close()
+        for client in self._clients.values():
+            client.close()
 
 
 def _count(cell: CellName, why: LeftBecause) -> None:

@@ -33,14 +33,13 @@ from cluster.cli.ask_service import DIRECT, ask
 from cluster.cli.reader import run_for_reader
 from cluster.cli.serve_run import ServeRun
 from cluster.config.application import AppConfig, parse
-from cluster.config.network import LOOPBACK, is_loopback
+from cluster.config.network import ALL_INTERFACES, LOOPBACK, is_loopback
 from cluster.network.certificates import use_certificates
 from cluster.repository import REPO_ROOT
 from cluster.services.postgres import POSTGRES_FOLDER, LocalPostgres
 from cluster.services.redis import REDIS_FOLDER, LocalRedis
 from kvtransfer.transport.link_table import LinkTable, render
 
-ALL_INTERFACES = "0.0.0.0"
 LOG_FILE = Path(".baton/logs/serve.log")
 START_TIMEOUT_S = 1800.0
 """Time until the service must be ready, in seconds. Then `baton serve` stops it and ends with 1. A large model from a

@@ -7,6 +7,7 @@ from pathlib import PurePath
 import msgspec
 
 LOOPBACK = "127.0.0.1"
+ALL_INTERFACES = "0.0.0.0"
 
 _INTERFACE = re.compile(r"[^\s/:]{1,15}")
 """Names of network interfaces as Linux allows them."""

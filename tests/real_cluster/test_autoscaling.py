@@ -25,8 +25,7 @@ def growing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     changes: dict[str, Any] = {
         **CHANGES,
         "engine": {"distributed_executor_backend": "bench.fronts.executor.PacedExecutor"},
-        "prefill": {"cpus": 0.3},  # three workers on two cores
-        "decode": {"cpus": 0.3, "max_ongoing_requests": 8, "drain_s": 30},
+        "decode": {"max_ongoing_requests": 8, "drain_s": 30},
         "scaling": {
             "prefill": {"max": 1},
             "decode": {"max": 2},

@@ -35,10 +35,6 @@ CHANGES_OF_CELLS: dict[str, Any] = {
     **CHANGES,
     "engine": {"distributed_executor_backend": "bench.fronts.executor.PacedExecutor"},
     "cells": {"names": sorted(CELLS)},
-    # Ray counts two CPUs on a small machine
-    "prefill": {"cpus": 0.3},
-    "decode": {"cpus": 0.3},
-    "ingress": {**CHANGES["ingress"], "cpus": 0.3},
 }
 
 
