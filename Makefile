@@ -16,9 +16,11 @@ MODEL ?=
 BIN = $(VENV)/bin
 LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
+# pip compiles to bytecode on one core, which takes half of its time
+INSTALL = $(BIN)/python -m pip install --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-safety bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-limits bench-tenants bench-ledger bench-safety bench-chat-state demo-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -29,36 +31,53 @@ setup: $(STAMP) compile ## create the environment from the lock file
 compile: $(STAMP) ## compile the modules of placement and screening to machine code: once per version of the sources, takes a minute
 	-@$(BIN)/baton compile
 
-serve: $(STAMP) compile ## start the service: PORT=8000 MODEL=<folder or hub name> CONF=conf/local.yaml
-	@exec $(BIN)/baton serve $(CONF) $(if $(PORT),--port $(PORT)) $(if $(MODEL),--model $(MODEL))
+serve: $(STAMP) compile ## start the service: PORT=8000 ADMIN_PORT=8001 MODEL=<folder or hub name> CONF=conf/local.yaml
+	@exec $(BIN)/baton serve $(CONF) $(if $(PORT),--port $(PORT)) $(if $(ADMIN_PORT),--admin-port $(ADMIN_PORT)) $(if $(MODEL),--model $(MODEL))
 
-# Tests that start a whole service have the machine for themselves. Of the others, two parts run at a time, the longest one first
+# Parts run side by side. Beside the tests that start whole services run those without a clock, in the time that the services leave
 HOUSE = tests/architecture tests/test_docs.py tests/test_timeouts.py
-PURE = tests/sim tests/unit
+SIM = tests/sim
+UNIT = tests/unit tests/sim/test_golden_decisions.py
+STATE = tests/component/api/state
 COMPONENT = tests/component
-LIVE = tests/drills tests/hostile/live tests/nodes tests/real_cluster
-BESIDE = @$(MAKE) --no-print-directory --jobs=2 --keep-going
-.PHONY: test-house test-pure test-component test-others
+ENGINES = tests/engines
+LIVE = tests/nodes tests/real_cluster
+BESIDE = @$(MAKE) --no-print-directory --keep-going
+# Each part has a folder for its temporary files: pytest closes a common one to the user that PostgreSQL runs as
+TEMPORARY = /tmp/$@-$(shell id -u)
+APART = mkdir -p $(TEMPORARY) && PYTEST_DEBUG_TEMPROOT=$(TEMPORARY)
+AT_IDLE = $(BIN)/python -m tests.at_idle $(BIN)/python -m pytest
+.PHONY: test-house test-component test-state-and-engines test-others test-live test-sim test-unit
 
-test: $(STAMP) network-tools ## all tests, with real engines, except for soak, fuzz, models, browser, clouds and most drills
-	$(BESIDE) compile lint test-house
-	$(BESIDE) test-component test-pure test-others
-	$(BIN)/python -m pytest $(LIVE) --durations=40
+test: $(STAMP) network-tools ## all tests, with real engines, except for soak, fuzz, models, browser, clouds and drills
+	$(BESIDE) --jobs=2 compile lint test-house
+	$(BESIDE) --jobs=3 test-component test-state-and-engines test-others
+	$(BESIDE) --jobs=3 test-live test-sim test-unit
 
 test-house: $(STAMP)
-	$(BIN)/python -m pytest $(HOUSE)
+	$(APART) $(BIN)/python -m pytest $(HOUSE)
 
-test-pure: $(STAMP)
-	$(BIN)/python -m pytest $(PURE) --durations=10
+# Simulated runs test what users run, compiled; the golden decisions are compared with those of the sources, too
+test-sim: $(STAMP)
+	$(APART) BATON_PURE_PYTHON=0 $(AT_IDLE) $(SIM) --timeout 1500 --durations=10
+
+test-unit: $(STAMP)
+	$(APART) $(AT_IDLE) $(UNIT) --timeout 1500 --durations=10
 
 test-component: $(STAMP)
-	$(BIN)/python -m pytest $(COMPONENT) --durations=20
+	$(APART) $(BIN)/python -m pytest $(COMPONENT) --ignore $(STATE) --durations=20
+
+test-state-and-engines: $(STAMP)
+	$(APART) $(BIN)/python -m pytest $(STATE) $(ENGINES) --durations=20
 
 test-others: $(STAMP)
-	$(BIN)/python -m pytest tests $(addprefix --ignore ,$(HOUSE) $(PURE) $(COMPONENT) $(LIVE)) --durations=20
+	$(APART) $(BIN)/python -m pytest tests $(addprefix --ignore ,$(HOUSE) $(SIM) $(UNIT) $(COMPONENT) $(ENGINES) $(LIVE)) --durations=20
+
+test-live: $(STAMP)
+	$(APART) $(BIN)/python -m pytest $(LIVE) --durations=40
 
 test-fast: $(STAMP) ## unit, component and hostile tests, without engines: minutes
-	$(BIN)/python -m pytest tests/unit $(COMPONENT) tests/hostile --ignore tests/hostile/live $(HOUSE)
+	$(BIN)/python -m pytest tests/unit $(COMPONENT) tests/hostile $(HOUSE)
 
 drills: $(STAMP) compile network-tools ## inject every fault at every moment of a request: half an hour; compares with docs/drills.md, and writes it
 	$(BIN)/python -m pytest tests/drills -m "not soak" -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
@@ -66,17 +85,17 @@ drills: $(STAMP) compile network-tools ## inject every fault at every moment of 
 drills-nodes: $(STAMP) compile network-tools ## take nodes and the network between them away, on a cluster of this machine: twenty minutes; needs root
 	$(BIN)/python -m pytest tests/nodes -m full_matrix -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
 
-drills-services: $(STAMP) compile ## a pool that grows and shrinks, two cells, and answers that pause, on real engines: eight minutes
+drills-services: $(STAMP) compile ## a pool that grows and shrinks, two cells, answers that pause, deaths of Ray's own processes, and the ledger in chaos, on real engines: a quarter of an hour
 	$(BIN)/python -m pytest tests/real_cluster -m full_matrix -o log_cli=true -o log_cli_level=INFO
 
 soak: $(STAMP) compile ## run 2,000 requests, abort some of them, and kill a worker each minute
 	$(BIN)/python -m pytest tests/drills -m soak -o log_cli=true -o log_cli_level=INFO
 
 fuzz: $(STAMP) ## send random bytes to every socket and route: BATON_FUZZ_MINUTES minutes per test
-	$(BIN)/python -m pytest tests/hostile -m fuzz -o log_cli=true -o log_cli_level=INFO
+	$(BIN)/python -m pytest tests/hostile tests/real_cluster/hostile -m fuzz -o log_cli=true -o log_cli_level=INFO
 
 models: $(STAMP) ## hand over the KV blocks of a small model of each kind (docs/models.md): two minutes for each
-	$(BIN)/python -m pytest tests/real_cluster/test_models.py -m models
+	$(BIN)/python -m pytest tests/engines/test_models.py -m models
 
 browser: $(STAMP) ## open pages of other sites in a real browser, next to a Baton on loopback: seconds
 	@command -v chromium >/dev/null || { echo "Installing the Debian package chromium"; \
@@ -110,8 +129,8 @@ lint: $(STAMP) ## check format, lint, types and import contracts
 bench-overhead: $(STAMP) compile ## measure CPU time and latency of the ingress path against other systems
 	$(BIN)/python -m bench.overhead
 
-bench-handoff: $(STAMP) ## measure the parts of a handoff, and when an abandoned one is freed, on a running service: URL=
-	$(BIN)/python -m bench.handoff $(if $(URL),--url $(URL))
+bench-handoff: $(STAMP) ## measure the parts of a handoff, and when an abandoned one is freed, on a running service: URL= ADMIN_URL=
+	$(BIN)/python -m bench.handoff $(if $(URL),--url $(URL)) $(if $(ADMIN_URL),--admin-url $(ADMIN_URL))
 
 bench-goodput: $(STAMP) compile ## compare placement policies on a simulated cluster: hours, or minutes with ARGS=--quick
 	$(BIN)/python -m bench.goodput $(ARGS)
@@ -149,8 +168,17 @@ bench-cells: $(STAMP) compile ## simulate one Scheduler against 4 and 16 with th
 bench-context: $(STAMP) ## measure prefix hits of long conversations, against dropping the oldest turns: seconds
 	$(BIN)/python -m bench.context $(ARGS)
 
+bench-limits: $(STAMP) ## measure the cost of limits on a Redis of this machine: seconds
+	$(BIN)/python -m bench.limits_cost $(ARGS)
+
 bench-chat-state: $(STAMP) compile ## measure the cost of stored conversations on real engines: minutes; URL= measures a running service
 	$(BIN)/python -m bench.chat_state $(if $(URL),--url $(URL)) $(ARGS)
+
+bench-tenants: $(STAMP) ## measure what API keys, limits and the ledger add to a request: some minutes
+	$(BIN)/python -m bench.tenants_cost $(ARGS)
+
+bench-ledger: $(STAMP) ## measure how many rows of usage per second the ledger takes: a minute
+	$(BIN)/python -m bench.ledger_rows
 
 demo-model: $(STAMP) ## train conf/models/baton-demo again
 	$(BIN)/python conf/models/recipe/make.py --out conf/models/baton-demo
@@ -172,8 +200,9 @@ ifeq ($(FLAVOUR),cpu)
 	@$(PYTHON) -c "import ctypes; ctypes.CDLL('libnuma.so.1')" 2>/dev/null || { \
 	  echo "Installing the Debian package libnuma1, which vLLM's CPU kernels link"; \
 	  apt-get update -qq && apt-get install -qq -y libnuma1 || { echo "libnuma.so.1 is needed"; exit 1; }; }
-	@$(BIN)/python -m pip install --quiet $(TORCH) 2>/dev/null || $(BIN)/python -m pip install $(TORCH) --index-url $(TORCH_INDEX)
+	@$(INSTALL) --quiet $(TORCH) 2>/dev/null || $(INSTALL) $(TORCH) --index-url $(TORCH_INDEX)
 endif
-	@$(BIN)/python -m pip install --quiet --no-deps -r $(LOCK)
+	@$(INSTALL) --quiet --no-deps -r $(LOCK)
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib/python3.11/site-packages || true  # some packages have files of other Pythons
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/.installed-* && touch $@

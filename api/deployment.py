@@ -4,15 +4,23 @@ import asyncio
 import gc
 import random
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+import msgspec
 from ray.serve.handle import DeploymentHandle
 
+from api.charging.accounting import Accounting
 from api.context.manager import ContextManager
 from api.edge.request_id import RequestIds
 from api.frontend.frontend import Frontend
-from api.http_app import build_http_app
+from api.http_app import build_admin_app, build_http_app
+from api.identity.access import Access
+from api.identity.admin.admin_access import AdminAccess
+from api.identity.admin.admin_key import established_admin_key
+from api.identity.authentication import Authentication
+from api.identity.oidc import OidcTokens
 from api.routes.services import IngressServices
 from api.safety.audit.audit_writer import AuditWriter
 from api.server.cluster_handle import ClusterHandle
@@ -24,12 +32,14 @@ from api.state.lifecycle import ChatState
 from cluster import metrics
 from cluster.clients.worker_client import DecodeClient, PrefillClient
 from cluster.config.application import AppConfig
+from cluster.config.tenants.identity import IdentityConfig
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import CellName
 from cluster.observability.logging import set_up_logging
+from cluster.repository import REPO_ROOT
 from cluster.serve_context import claim_state, join_cluster, own_service, own_worker_id
 from router.session.ports import SessionPorts
-from router.session.receipt import Terms
+from router.session.receipt import RequestObserver, Terms
 from router.session.session import Session
 
 SWITCH_INTERVAL_S = 0.0005
@@ -42,6 +52,11 @@ WRITE_PATIENCE_S = 1.5
 """Time that a replica which ends gives its last turns to be written, then its completions, and then its safety events,
 in seconds. Three times this is less than STORE_S (cluster/config/ingress.py). Longer delays the end while PostgreSQL is
 away, until Serve kills the replica; shorter loses more of all three then.
+"""
+ACCOUNTS_WITHIN_S = 10.0
+"""Time that a replica which requires credentials waits for PostgreSQL before it listens, in seconds. Before that it
+would refuse all keys with a 503. Shorter refuses more requests during an update; longer delays `GET /healthz` while
+PostgreSQL is away.
 """
 LIBRARIES_OF_REQUESTS = ("uvicorn", "vllm", "asyncio")
 """Loggers of libraries whose lines get the id of the request."""
@@ -67,26 +82,38 @@ class Ingress:
             observer=receipts,
         )
         cluster = ClusterHandle(scheduling.readiness, scheduling.views, cells, config.ingress.metrics_max_age_s)
-        self._state = ChatState(config.state)
+        self._state = ChatState(config.state, serves=True, publishes_usage=config.metering.publishes)
+        self._authentication = self._authenticating(config.identity)
         self._audit = AuditWriter(self._state)
+        self._accounting = Accounting(config, self._state, own_worker_id(), receipts, cluster.scrapes)
+        charging = self._accounting.charging
         frontend = self._frontend = await Frontend.start(config, self._start_session, self._audit)
         set_up_logging([RequestIds()], LIBRARIES_OF_REQUESTS)  # after vLLM has configured its own logger
         if self._state.local is not None:
             claim_state(is_new=self._state.local.is_new)
         self._state.start()
+        self._authentication.start()
         self._audit.start()
+        self._accounting.start()
         self._context = ContextManager(
             frontend, lambda: self._state.stores.context, config.context, lambda: self._state.stores.search
         )
-        http_app = build_http_app(frontend, cluster, receipts, self._state, self._context, config.ingress)
+        access = Access(self._authentication.identify, is_required=config.identity.required)
+        http_app = build_http_app(
+            frontend, cluster, receipts, self._state, self._context, config.ingress, access, charging
+        )
+        if config.identity.required:
+            await self._state.reached(ACCOUNTS_WITHIN_S)
         gc.collect()
         gc.freeze()  # the objects of now live as long as the process: the garbage collector need not walk them
         self._services: IngressServices = http_app.state.services
+        self._admin_listener = await self._admin_port(config)
         self._listener = await HttpListener.start(http_app, Gatekeeper(config.ingress), own_service())
 
     async def check_health(self) -> None:
-        """Raise RuntimeError if the listener has ended, so that Serve replaces the replica."""
+        """Raise RuntimeError if a listener has ended, so that Serve replaces the replica."""
         self._listener.check_health()
+        self._admin_listener.check_health()
 
     async def scrape(self) -> metrics.Scrape:
         self._scheduling.export()
@@ -96,7 +123,7 @@ class Ingress:
         if "_listener" in self.__dict__:  # the attribute is absent if the replica did not start
             loop = asyncio.get_running_loop()
             until = loop.time() + self._config.patience_s
-            await self._listener.close()
+            await asyncio.gather(self._listener.close(), self._admin_listener.close())
             left_s = max(0.0, until - loop.time())
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._services.turns.drained(left_s), left_s + WRITE_PATIENCE_S)
@@ -108,12 +135,25 @@ class Ingress:
             await self._frontend.close()
             await self._audit.drained(WRITE_PATIENCE_S)
             await self._audit.close()
+            await self._accounting.close(WRITE_PATIENCE_S)
+            await self._authentication.close()
             await self._state.close()
 
-    def _start_session(self, request: GenerateRequest, terms: Terms) -> Session:
+    def _authenticating(self, config: IdentityConfig) -> Authentication:
+        tokens = None if config.oidc is None else OidcTokens(config.oidc)
+        return Authentication(self._state.known_accounts, time.time, config.offline_s, tokens)
+
+    async def _admin_port(self, config: AppConfig) -> HttpListener:
+        """Raises ValueError for an admin key that is not valid, OSError if its file or the address cannot be used."""
+        key = established_admin_key(REPO_ROOT / config.state.data_dir) if config.admin.key_required else None
+        app = build_admin_app(self._services, config.admin, AdminAccess(key))
+        gatekeeper = Gatekeeper(config.admin.as_listener(config.ingress))
+        return await HttpListener.start(app, gatekeeper, own_service(), "admin.port")
+
+    def _start_session(self, request: GenerateRequest, terms: Terms, observer: RequestObserver | None) -> Session:
         return Session(
             request,
-            self._ports,
+            self._ports if observer is None else msgspec.structs.replace(self._ports, observer=observer),
             terms,
             first_token_timeout_s=self._config.first_token_timeout_s,
             verifies=random.random() < self._config.verified_share,

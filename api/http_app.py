@@ -1,19 +1,22 @@
-"""The FastAPI application of an ingress replica: all routes, and the services that the routes use."""
+"""The FastAPI applications of an ingress replica: that of the public port has the routes of clients, and that of the
+admin port has those of operators. Both use the same services.
+"""
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
+from api.charging.charging import Charging
 from api.completions.store_writer import CompletionStoreWriter
 from api.context.manager import ContextManager
 from api.edge.capacity import Capacity, Standstill
 from api.edge.edge import Edge
 from api.edge.error_response import error_response
 from api.frontend.frontend import Frontend
+from api.identity.access import Access, AccessPort
 from api.responses.running_turns import RunningTurns
 from api.responses.titles import Titles
 from api.responses.turn_generation import TurnServices
 from api.routes import (
-    cluster_views,
     completions,
     context,
     conversations,
@@ -23,13 +26,15 @@ from api.routes import (
     responses,
     safety,
     stored_completions,
+    usage,
 )
-from api.routes import route_receipts as receipts_route
+from api.routes.admin import cluster_views, keys, metrics_page, projects, route_receipts, tenants, usage_of_all
 from api.routes.services import IngressServices
 from api.server.cluster_port import ClusterPort
 from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
 from cluster.config.ingress import IngressConfig
+from cluster.config.tenants.admin import MOST_CONNECTIONS, AdminConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
 
 
@@ -40,18 +45,20 @@ def build_http_app(
     state: ChatState,
     context_manager: ContextManager,
     config: IngressConfig,
+    access: Access,
+    charging: Charging | None = None,
 ) -> FastAPI:
-    """The application with all its routes, the edge (api/edge/edge.py) around the routes, and handlers of errors."""
-    app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None)
+    """The application of the public port."""
     capacity = Capacity(config.max_ongoing_requests)
     background = Capacity(config.max_background_responses, config.max_background_responses_per_tenant)
     titles = Titles(frontend, state)
-    app.state.services = IngressServices(
+    services = IngressServices(
         config=config,
         frontend=frontend,
         cluster=cluster,
         receipts=receipts,
         chat_state=state,
+        charging=charging,
         completion_writer=CompletionStoreWriter(state),
         context=context_manager,
         titles=titles,
@@ -59,10 +66,29 @@ def build_http_app(
         capacity=capacity,
         standstill=Standstill(capacity),
     )
-    app.add_middleware(Edge, config, capacity)
     remembering = (conversations, context, responses, stored_completions, feedback, safety)
-    for routes in (completions, *remembering, models, health, cluster_views, receipts_route):
-        app.include_router(routes.router)
+    routers = [routes.router for routes in (completions, *remembering, models, usage, health)]
+    return _app([health.liveness, *routers], services, config, capacity, access)
+
+
+def build_admin_app(services: IngressServices, config: AdminConfig, access: AccessPort) -> FastAPI:
+    """The application of the admin port. `services`: of the public one."""
+    of_operators = (metrics_page, cluster_views, route_receipts, tenants, projects, keys, usage_of_all)
+    routers = [health.liveness, *(routes.router for routes in of_operators)]
+    # One request for each connection: the limit of connections refuses before this one would
+    capacity = Capacity(MOST_CONNECTIONS)
+    return _app(routers, services, config.as_listener(services.config), capacity, access)
+
+
+def _app(
+    routers: list[APIRouter], services: IngressServices, config: IngressConfig, capacity: Capacity, access: AccessPort
+) -> FastAPI:
+    """An application with these routes, the edge (api/edge/edge.py) around them, and handlers of errors."""
+    app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.services = services
+    app.add_middleware(Edge, config, capacity, access)
+    for router in routers:
+        app.include_router(router)
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     return app

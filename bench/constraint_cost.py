@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from bench.goals.constraint_cost import COUNTING, KNOWN, NEW, VLLMS_CHECK, missed
 from bench.goals.verdict import conclude
 from cluster.messages.generation import GenerateRequest
-from router.session.receipt import Terms
+from router.session.receipt import RequestObserver, Terms
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
@@ -118,7 +118,7 @@ def engine_costs(engine: RemoteEngine, num_properties: int) -> tuple[float, floa
     return median(plain), median(guarded)
 
 
-def no_session(request: GenerateRequest, terms: Terms) -> NoReturn:
+def no_session(request: GenerateRequest, terms: Terms, observer: RequestObserver | None) -> NoReturn:
     raise NotImplementedError("nothing is generated here")
 
 

@@ -16,8 +16,11 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from api.identity.admin.admin_key import known_admin_key
 from bench.goals.handoff import missed
 from bench.goals.verdict import conclude
+from cluster.config.state import StateConfig
+from cluster.repository import REPO_ROOT
 
 PARTS = {
     "redeem": ("baton_handoff_seconds", {"part": "redeem"}),
@@ -32,14 +35,22 @@ SETTLE_S = 1.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="where the service is (%(default)s)")
+    parser.add_argument("--admin-url", default="http://127.0.0.1:8001", help="its admin port (%(default)s)")
     parser.add_argument("--lengths", type=int, nargs="+", default=[32, 500, 2000], help="prompt tokens (%(default)s)")
     parser.add_argument("--rounds", type=int, default=30, help="requests per length (%(default)s)")
     parser.add_argument("--released", type=int, default=100, help="handoffs to be released (%(default)s)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     rng = random.Random(0)
-    with httpx.Client(base_url=arguments.url, timeout=60, headers={"x-baton-path": "P->D"}) as http:
-        service = Service(http, rng)
+    try:
+        key = known_admin_key(REPO_ROOT / StateConfig().data_dir)
+    except (LookupError, OSError, ValueError) as error:
+        parser.error(str(error))
+    with (
+        httpx.Client(base_url=arguments.url, timeout=60, headers={"x-baton-path": "P->D"}) as http,
+        httpx.Client(base_url=arguments.admin_url, timeout=60, headers={"authorization": f"Bearer {key}"}) as admin,
+    ):
+        service = Service(http, admin, rng)
         service.answer(64)  # the first request of a service is slower than all others
         parts = {length: service.parts(length, arguments.rounds) for length in arguments.lengths}
         released = service.released(min(arguments.lengths), arguments.released)
@@ -55,8 +66,10 @@ def main() -> None:
 
 
 class Service:
-    def __init__(self, http: httpx.Client, rng: random.Random) -> None:
+    def __init__(self, http: httpx.Client, admin: httpx.Client, rng: random.Random) -> None:
+        """`admin`: of the admin port."""
         self._http = http
+        self._admin = admin
         self._rng = rng
         self._model = http.get("/v1/models").raise_for_status().json()["data"][0]["id"]
 
@@ -95,7 +108,7 @@ class Service:
 
     def _buckets(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         """All samples, by name and labels."""
-        families = text_string_to_metric_families(self._http.get("/metrics").raise_for_status().text)
+        families = text_string_to_metric_families(self._admin.get("/metrics").raise_for_status().text)
         return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
 
 

@@ -17,7 +17,7 @@ from time import process_time
 from typing import Any, NoReturn
 
 from cluster.messages.generation import GenerateRequest
-from router.session.receipt import Terms
+from router.session.receipt import RequestObserver, Terms
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
@@ -80,7 +80,7 @@ async def cpu_s(do: Callable[[Any], Awaitable[Any]], arguments: list[Any]) -> tu
     return median(took[NUM_WARM:]), given
 
 
-def no_session(request: GenerateRequest, terms: Terms) -> NoReturn:
+def no_session(request: GenerateRequest, terms: Terms, observer: RequestObserver | None) -> NoReturn:
     raise NotImplementedError("nothing is generated here")
 
 

@@ -132,6 +132,34 @@ class TooManyRequests(Overloaded):
     http_status = 429
 
 
+class RateLimited(Overloaded):
+    """A limit per minute or of concurrent requests has no room; retry later."""
+
+    http_status = 429
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, kind: str, retry_after_s: float, headers: dict[str, str]) -> None:
+        """`kind`: `requests` or `tokens`. `headers`: what the limits have left (api/limits/headers.py)."""
+        super().__init__(message, retry_after_s)
+        self.args = (message, kind, retry_after_s, headers)
+        self.error_type = kind
+        self.headers = headers
+
+
+class QuotaExceeded(ServingError):
+    """A budget is spent. The request fits again when the budget is raised, or when its day or month ends."""
+
+    http_status = 429
+    error_type = "insufficient_quota"
+    code = "insufficient_quota"
+
+
+class LimitsUnavailable(Overloaded):
+    """What is left of the limits of this request cannot be found out now; retry later."""
+
+    code = "limits_unavailable"
+
+
 class StillAdmitting(Overloaded):
     """Another attempt of the same request is being admitted; retry later."""
 

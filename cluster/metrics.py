@@ -27,6 +27,12 @@ HTTP_REFUSALS = Counter(
     "Requests and connections that an ingress replica refused before they reached a route, by error code.",
     ["code"],
 )
+ADMIN_REFUSALS = Counter(
+    "baton_admin_refusals",
+    "Requests on the admin port that an ingress replica refused because of their credential: missing, malformed, "
+    "wrong, or the API key of a tenant.",
+    ["credential"],
+)
 CONSTRAINTS = Counter(
     "baton_constraints",
     "Constraints of requests (schemas, regular expressions, grammars), by the result of their trial: compiled, invalid "
@@ -48,6 +54,27 @@ SAFETY_EVENTS = Counter(
     ["result"],
 )
 SAFETY_EVENTS_WAITING = Gauge("baton_safety_events_waiting", "Safety events that wait to be written into PostgreSQL.")
+LIMIT_DECISIONS = Counter(
+    "baton_limit_decisions",
+    "Requests that limits have granted or denied (label `decision`), and where they were counted: in Redis, in this "
+    "replica while Redis was away, before for another request of the last second, or nowhere because neither may "
+    "decide.",
+    ["decision", "counted"],
+)
+SETTLEMENTS_WAITING = Gauge(
+    "baton_limit_settlements_waiting", "Requests that have ended and whose actual use Redis has not taken yet."
+)
+SETTLEMENTS_LOST = Counter(
+    "baton_limit_settlements_lost", "Settlements that were given up: too many waited for Redis, or the replica ended."
+)
+USAGE_RECORDS = Counter(
+    "baton_usage_records",
+    "Records of usage, by what became of them: written into the ledger, refused by it, or lost because too many wait.",
+    ["result"],
+)
+USAGE_RECORDS_WAITING = Gauge(
+    "baton_usage_records_waiting", "Records of usage that wait to be written into the ledger."
+)
 PROMPT_TOKENS = Counter(
     "baton_prompt_tokens", "Prompt tokens that engines processed, by the source of their KV.", ["pool", "source"]
 )
@@ -144,6 +171,17 @@ EXPECTED_REQUESTS = Gauge(
 )
 SCALING_CORRECTION = Gauge(
     "baton_scaling_correction", "Workers that turned out to be needed for each one that the latency models ask for."
+)
+UNREAD_TOKENS = Counter(
+    "baton_unread_tokens",
+    "Generated tokens that came to an ingress replica for a session that had ended, by the worker that sent them.",
+    ["worker"],
+)
+UNCLAIMED_TOKENS = Counter(
+    "baton_unclaimed_tokens",
+    "Tokens that this worker's engine has generated for no session, by why: warm-up, probe (of a link), or abandoned "
+    "(the session has ended while its prompt was computed).",
+    ["why"],
 )
 LINKS = Gauge(
     "baton_links",

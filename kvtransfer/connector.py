@@ -9,7 +9,7 @@ It is vLLM's own pull connector with seven additions:
 4. Every engine reports how long its steps and pulls take (`HandoffStats`).
 5. Engines ask each other for NIXL metadata on connections that prove themselves (kvtransfer/side_channel.py).
 6. The connector of an engine's core installs the guard of what constraints of requests cost the engine
-   (cluster/engine_core/grammar_guard.py).
+   (cluster/engine_core/grammar_guard.py), and the hashes of public prefixes (cluster/engine_core/public_prefix.py).
 7. A decode engine knows what it has pulled from whom, and can forget it (kvtransfer/forgetting.py).
 
 Importing this module also fits the engine's process to a shared host. The process ends with the worker that owns it,
@@ -45,6 +45,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request
 
 from cluster.config.structured_output import GrammarBudgetConfig
+from cluster.engine_core import public_prefix
 from cluster.engine_core.amx import ask_for_tiles
 from cluster.engine_core.grammar_budget import GrammarBudget
 from cluster.engine_core.grammar_guard import install
@@ -88,6 +89,7 @@ class NixlConnector(NixlPullConnector):
             settings = vllm_config.kv_transfer_config.kv_connector_extra_config[GRAMMARS]
             install(GrammarBudget.of(msgspec.convert(settings, GrammarBudgetConfig)))
             forgetting.install()
+            public_prefix.install()
         else:
             self.connector_worker = LeasingWorker(vllm_config, self.engine_id, kv_cache_config)
 

@@ -92,6 +92,8 @@ class KVLender:
         self, connection: Connection, request: GenerateRequest, prefilled: tuple[PrefillResult, float]
     ) -> PrefillResult:
         result, kept_since = prefilled
+        if request.is_probe:
+            metrics.UNCLAIMED_TOKENS.labels("probe").inc(len(result.first.token_ids))
         handoff = result.handoff
         assert handoff is not None
         digest = handoff.digest_of(request.prompt_token_ids)
@@ -112,6 +114,8 @@ class KVLender:
         try:
             await self._engine.abort(request.request_id)
             if prefilled := await prefilling:
+                if not request.is_probe:
+                    metrics.UNCLAIMED_TOKENS.labels("abandoned").inc(len(prefilled[0].first.token_ids))
                 self._grant(connection, request, prefilled)
                 self._end(self._leases.withdraw(request.request_id, connection))
         except Exception as error:  # a dead engine keeps no blocks

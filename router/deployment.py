@@ -30,9 +30,7 @@ class Scheduler:
                 "the Scheduler runs interpreted: the code that `baton compile` makes is several times as fast"
             )
         join_cluster(network.tls)
-        self._state = RouterState(
-            slo, tenant_weights=config.tenant_weights, max_indexed_blocks=config.max_indexed_blocks
-        )
+        self._state = RouterState(slo, max_indexed_blocks=config.max_indexed_blocks)
         service = SchedulerService(self._state, lambda epoch: self._epoch_watch.heard_of(epoch)).service
         self._listener = await Listener.start(own_interface_of(network.host).host, service)
         collect_rarely()

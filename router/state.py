@@ -9,7 +9,6 @@
 `decide` after every event and at `next_decision_at`.
 """
 
-from collections.abc import Mapping
 from typing import Final, assert_never, final
 
 from cluster.config.scheduler import MAX_INDEXED_BLOCKS
@@ -57,7 +56,6 @@ class RouterState:
         *,
         admits_all: bool = False,
         preempts: bool = True,
-        tenant_weights: Mapping[str, float] | None = None,
         max_indexed_blocks: int = MAX_INDEXED_BLOCKS,
     ) -> None:
         """`admits_all`: no request waits, and no request is refused for being late. `preempts`: running requests pause
@@ -85,7 +83,6 @@ class RouterState:
             self._quarantine,
             admits_all=admits_all,
             preempts=preempts,
-            tenant_weights=tenant_weights,
         )
         self._offered = OfferedLoad(slo)
         self.load = LoadReader(self._workers, self._offered, lambda: self.num_waiting)

@@ -223,7 +223,7 @@ class StoredAnswer:
 
 
 def _no_room() -> StateUnavailable:
-    return StateUnavailable("too many chat completions of this API key wait to be stored", RETRY_AFTER_S)
+    return StateUnavailable("too many chat completions of this tenant wait to be stored", RETRY_AFTER_S)
 
 
 def _chunk_in(frame: str | bytes) -> dict[str, Any]:

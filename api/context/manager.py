@@ -21,14 +21,11 @@ from api.frontend.generation import Call
 from api.state.postgres.stores.history import History
 from api.state.postgres.stores.summaries import ContextStore
 from api.wire.responses.request import ResponseRequest
-from api.wire.slo import tier_of
 from cluster.config.context import ContextConfig
 from cluster.errors import InvalidRequest, StateUnavailable
 
 logger = logging.getLogger("baton.context")
 
-SUMMARY_TIER = "flex"
-"""The service tier of summaries that no client waits for."""
 COMPACTION_SHARE = 0.1
 """The share of the window that a compaction may take if the config turns summaries off. Lower loses more of the
 conversation; higher leaves less room for the next turns.
@@ -36,6 +33,10 @@ conversation; higher leaves less room for the next turns.
 COMPACTED_WINDOWS = 8
 """The windows of text that one compaction may summarize. More takes longer and occupies workers; fewer refuses longer
 histories.
+"""
+COMPACTED_ITEMS = 2048
+"""The items that one compaction may summarize, in number. More takes the tokenizer longer for a conversation of very
+many short items, of which a client may send many at a time; fewer refuses longer conversations.
 """
 
 
@@ -101,10 +102,12 @@ class ContextManager:
         return Fitted(draft.sent(), report, turn)
 
     def after_turn(self, fitted: Fitted, output: Sequence[Item], call: Call) -> None:
-        """Write a summary in the background if a next turn will need it. The turn is stored, with this output."""
+        """Write a summary in the background if a next turn will need it. The turn is stored, with this output. `call`:
+        of the turn; its client is charged for the summary.
+        """
         if (turn := fitted.turn) is not None:
-            style = Style(call.tenant, turn.writer, turn.window, turn.budget.summary, SUMMARY_TIER)
-            self._summary_jobs.after(turn, output, style)
+            style = Style(turn.writer, turn.window, turn.budget.summary)
+            self._summary_jobs.after(turn, output, style, call)
 
     async def count(self, tenant: str, request: ResponseRequest, history: History, items: list[Item]) -> int:
         """The tokens of the prompt that a turn would have. Raises ServingError."""
@@ -125,11 +128,14 @@ class ContextManager:
         covered = newest.coverage.number if newest else 0
         writer = self.config.summary_model or request.body["model"]
         window = await self._drafts.window(writer)
+        _check_number(len(whole.items) - covered)
         await self._check_length(whole.items[covered:], COMPACTED_WINDOWS * window)
         max_tokens = budget_of(self.config, window, None, 0).summary or int(COMPACTION_SHARE * window)
-        tier, instructions = tier_of(call.terms.slo_class), request.body.get("instructions")
-        style = Style(call.tenant, writer, window, max_tokens, tier, instructions)
-        written = await self._summarizer.extended(style, newest.text if newest else None, whole.items[covered:])
+        instructions = request.body.get("instructions")
+        await self._check_instructions(instructions, window // 2)
+        style = Style(writer, window, max_tokens, instructions)
+        text = newest.text if newest else None
+        written = await self._summarizer.extended(style, text, whole.items[covered:], call)
         return await self._store().compaction(tenant, written.text), written.usage
 
     async def idle(self) -> None:
@@ -153,6 +159,16 @@ class ContextManager:
                 "context_length_exceeded",
             )
 
+    async def _check_instructions(self, instructions: str | None, most: int) -> None:
+        """They stand before each part of the history, so that longer ones leave room for small parts alone."""
+        (number,) = await self._counter.texts([instructions or ""])
+        if number > most:
+            raise InvalidRequest(
+                f"the instructions have {number} tokens, and may have at most {most} beside what is compacted",
+                "instructions",
+                "context_length_exceeded",
+            )
+
     async def _remember(self, tenant: str, response: str, memory: Memory | None) -> None:
         if memory is None:
             return
@@ -163,3 +179,14 @@ class ContextManager:
                 "the memory of response %s is not stored: the next turn will have another prefix, and no prefix hit",
                 response,
             )
+
+
+def _check_number(number: int) -> None:
+    """Raises InvalidRequest."""
+    if number > COMPACTED_ITEMS:
+        raise InvalidRequest(
+            f"the history to compact has {number} items, and may have at most {COMPACTED_ITEMS}: compact it in parts, "
+            "each with the compaction of the part before it",
+            "input",
+            "context_length_exceeded",
+        )

@@ -9,7 +9,7 @@ from api.context.turn_boundaries import Item
 from api.frontend.frontend import Frontend
 from api.frontend.generation import Call
 from api.wire.responses.events import usage_of
-from api.wire.slo import slo_class_of
+from api.wire.slo import tier_of
 from cluster.errors import ServingError
 
 PROMPT_TOKENS = 400
@@ -41,14 +41,10 @@ Usage = dict[str, Any]
 class Style(NamedTuple):
     """How a summary is written."""
 
-    kv_tenant: str
-    """The tenant whose KV blocks the requests may share."""
     model: str
     window: int
     max_tokens: int
     """The most tokens of the summary."""
-    tier: str
-    """OpenAI's `service_tier` of the requests."""
     instructions: str | None = None
     """The instructions of the assistant in the conversation."""
 
@@ -75,11 +71,17 @@ class Summarizer:
         self._counter = counter
 
     async def extended(
-        self, style: Style, summary: str | None, items: Sequence[Item], stops: Sequence[int] = ()
+        self,
+        style: Style,
+        summary: str | None,
+        items: Sequence[Item],
+        call: Call,
+        stops: Sequence[int] = (),
     ) -> Written:
         """A summary of an earlier summary and of these items. `stops`: the numbers of items that the summary may cover
         if all items need more than MAX_TRANSCRIPTS requests. If even the lowest number needs more, the middle of the
-        items is left out. Raises ServingError.
+        items is left out. `call`: its client is charged for all requests, which are in its SLO class. Raises
+        ServingError.
         """
         usages: list[Usage] = []
         transcripts, covers = await self._transcripts(style, items), len(items)
@@ -88,14 +90,14 @@ class Summarizer:
             covers = max((stop for stop in stops if stop <= end), default=min(stops))
             transcripts = _without_middle(await self._transcripts(style, items[:covers]))
         for transcript in transcripts:
-            answer = await self._requested(style, summary, transcript.text)
+            answer = await self._requested(style, summary, transcript.text, call)
             summary = (answer["choices"][0]["message"].get("content") or "").strip()
             if not summary:
                 raise ServingError("the model wrote no summary")
             usages.append(usage_of(answer["usage"]))
         return Written(summary or "", covers, _sum(usages))
 
-    async def _requested(self, style: Style, summary: str | None, transcript: str) -> dict[str, Any]:
+    async def _requested(self, style: Style, summary: str | None, transcript: str, call: Call) -> dict[str, Any]:
         instructions = f"The assistant's instructions are:\n{style.instructions}\n\n" if style.instructions else ""
         before = f"The notes so far:\n{summary}\n\n" if summary else ""
         order = _ORDER.format(words=max(20, style.max_tokens // 2))
@@ -106,11 +108,12 @@ class Summarizer:
                 {"role": "user", "content": f"{instructions}{before}What was said since:\n{transcript}\n{order}"},
             ],
             "max_completion_tokens": style.max_tokens,
-            "service_tier": style.tier,
+            "service_tier": tier_of(call.terms.slo_class),
             "chat_template_kwargs": {"enable_thinking": False},  # a summary needs no reasoning
         }
-        call = Call(tenant=style.kv_tenant, is_own=True, slo_class=slo_class_of(body))
-        answer = await self._frontend.chat_completion(body, call)
+        own = call.again()
+        own.is_own = True
+        answer = await self._frontend.chat_completion(body, own)
         assert isinstance(answer, dict)
         return answer
 

@@ -34,7 +34,8 @@ class OriginRule:
         """
         if not _is_own(origin, host) and not self.is_listed(origin):
             raise Forbidden(
-                "pages of this origin may not send requests: the operator can list it in ingress.cors_origins",
+                "pages of this origin may not send requests: the operator can list it in ingress.cors_origins, "
+                "which holds for the public port alone",
                 None,
                 "origin_not_allowed",
             )

@@ -1,9 +1,9 @@
 """The steps before every HTTP request reaches its route: it gets an id, is checked, is read and is counted, in this
 order.
 
-A request that its headers show to be wrong is refused before its body is read. A body is read before the request counts
-as open, so that slow senders do not use up the open requests. Every answer has the id of the request, and every error
-has OpenAI's shape.
+A request that its headers show to be wrong is refused before its body is read, and so is one without the credential
+that it needs. A body is read before the request counts as open, so that slow senders do not use up the open requests.
+Every answer has the id of the request, and every error has OpenAI's shape.
 """
 
 import asyncio
@@ -17,13 +17,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from api.edge.browser import SECURITY_HEADERS, OriginRule, check_content_type, check_upgrade
 from api.edge.capacity import Capacity, Units
 from api.edge.error_response import error_response
-from api.edge.exchange import Exchange
+from api.edge.exchange import EXCHANGE, Exchange
 from api.edge.head import Head, check_repeated, head_of
 from api.edge.hosts import HostRule
 from api.edge.request_body import BODY, Bodies, ClientLeft
 from api.edge.request_id import HEADER, HTTP_REQUEST, request_id_of
-from api.identity.credentials import key_of
-from api.identity.tenants import TENANT, tenant_of_key
+from api.identity.access import AccessPort
 from api.wire.errors import FULL_REPLICA_RETRY_S
 from api.wire.query import flag_in
 from api.wire.response_headers import EXPOSED
@@ -37,8 +36,6 @@ UNITS = "baton.units"
 """Key in the ASGI scope of a request. The value is the `Units` that the request holds of the replica's capacity."""
 STREAMED_AGAIN = "/v1/responses/"
 """Prefix of the paths on which a GET may stream."""
-HAS_TENANTS = "/v1/"
-"""Prefix of the paths whose requests belong to a tenant."""
 _PREFLIGHT_S = 600
 """Time for which browsers may cache the answer to a preflight request, in seconds. Shorter costs more preflight
 requests; longer delays a change of `cors_origins`.
@@ -46,15 +43,16 @@ requests; longer delays a change of `cors_origins`.
 
 
 class Edge:
-    """The outermost ASGI middleware of the ingress."""
+    """The outermost ASGI middleware of the public port, and of the admin port."""
 
-    def __init__(self, app: ASGIApp, config: IngressConfig, capacity: Capacity) -> None:
-        """`capacity` limits the open sequences of the replica."""
+    def __init__(self, app: ASGIApp, config: IngressConfig, capacity: Capacity, access: AccessPort) -> None:
+        """`capacity` limits what is open at the same time. `access` says who is admitted."""
         self._app = app
         self._hosts = HostRule(config.allowed_hosts, config.host, socket.gethostname())
         self._origins = OriginRule(config.cors_origins)
         self._bodies = Bodies(config)
         self._capacity = capacity
+        self._access = access
         self._with_cors = CORSMiddleware(
             self._admitted,
             allow_origins=[origin.lower() for origin in config.cors_origins],
@@ -71,7 +69,7 @@ class Edge:
         request_id = request_id_of(head.request_id)
         token = HTTP_REQUEST.set(request_id)
         exchange = Exchange(receive, send, [(HEADER, request_id.encode()), *SECURITY_HEADERS])
-        scope["baton.exchange"], scope["baton.head"] = exchange, head
+        scope[EXCHANGE], scope["baton.head"] = exchange, head
         try:
             self._check_sender(scope, head)
             is_foreign = head.origin is not None and self._origins.is_listed(head.origin)
@@ -104,12 +102,12 @@ class Edge:
         """Reads, counts and serves a request. `receive` is the server's. Errors are answered here, inside of the CORS
         middleware, so that pages of listed origins can read them.
         """
-        exchange: Exchange = scope["baton.exchange"]
+        exchange: Exchange = scope[EXCHANGE]
         body = scope[BODY] = self._bodies.new()
         units: Units | None = None
         try:
             head: Head = scope["baton.head"]
-            _identify(scope)
+            scope.setdefault("state", {}).update(await self._access.admit(scope["path"], scope["headers"]))
             if head.has_body:
                 check_content_type(head.content_type)
                 await self._bodies.read_into(body, head, receive)
@@ -157,13 +155,6 @@ def full(capacity: Capacity) -> Overloaded:
         f"this ingress replica has {capacity.num_held} open sequences, and the limit is {capacity.most}",
         FULL_REPLICA_RETRY_S,
     )
-
-
-def _identify(scope: Scope) -> None:
-    """Puts the tenant of a request into its state. Raises Unauthorized."""
-    if scope["path"].startswith(HAS_TENANTS):
-        key = key_of(scope["headers"])
-        scope.setdefault("state", {})[TENANT] = "" if key is None else tenant_of_key(key)
 
 
 def _is_counted(scope: Scope) -> bool:

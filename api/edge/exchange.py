@@ -12,6 +12,8 @@ import asyncio
 from starlette.types import Message, Receive, Send
 
 Headers = list[tuple[bytes, bytes]]
+EXCHANGE = "baton.exchange"
+"""Key in the ASGI scope of a request. The value is its `Exchange`."""
 
 
 class Exchange:
@@ -26,6 +28,11 @@ class Exchange:
         self.is_started = False
         """Whether the answer has begun, with its status and headers."""
         self.client_left = False
+
+    def add_headers(self, headers: dict[str, str]) -> None:
+        """Add these to the answer, if it has not begun and does not have them. The last ones of a name count."""
+        added = {name.encode(): value.encode() for name, value in headers.items()}
+        self._headers = [header for header in self._headers if header[0] not in added] + list(added.items())
 
     def watch(self) -> None:
         """Starts to watch for a client that leaves. The body of the request must have been read."""

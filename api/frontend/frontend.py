@@ -27,6 +27,8 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from api.frontend.checking_thread import in_checking_thread
 from api.frontend.generation import CALL, Call, SessionFactory
 from api.frontend.plain_streams import TextChat, TextCompletion
+from api.frontend.public_prefixes import PublicPrefixes
+from api.frontend.reasoning_counter import ReasoningCounter
 from api.frontend.remote_engine import RemoteEngine
 from api.frontend.screened_requests import ScreenedRequests
 from api.frontend.token_counting import TextCounter
@@ -107,11 +109,17 @@ class Frontend:
 
     @classmethod
     async def start(cls, config: AppConfig, start_session: SessionFactory, audit: AuditPort) -> "Frontend":
-        """`audit`: gets the decisions of the screening. Raises ValueError for a config of the screening that is
-        not valid.
+        """`audit`: gets the decisions of the screening. Raises ValueError for a config of the screening or of public
+        prefixes that is not valid.
         """
         state = await vllm_state(config, start_session)
         chat = TextChat.adopt(state.openai_serving_chat)
+        engine: RemoteEngine = chat.engine_client
+        engine.public_prefixes = await PublicPrefixes.registered(
+            config.public_prefixes,
+            config.block_size,
+            lambda messages: _prompt_of(chat, _validated(_CHAT, {"messages": messages})),
+        )
         screener = None
         if config.safety.folder is not None:
             screener = Screener(config.safety, _tokens(chat), audit)
@@ -133,6 +141,7 @@ class Frontend:
     async def chat_completion(self, body: Any, call: Call) -> dict[str, Any] | Frames:
         """Answer a chat completion. Raises ServingError (InvalidRequest for bad input)."""
         request = await self._screened.read(body, call, lambda shown: _validated_chat(_CHAT, shown))
+        call.reasoning = ReasoningCounter(self._chat, request)
         return await self._screened.answered(self._answer(self._chat.create_chat_completion, request, call), call)
 
     async def completion(self, body: Any, call: Call) -> dict[str, Any] | Frames:
@@ -140,13 +149,13 @@ class Frontend:
         request = await self._screened.read(body, call, _validated_text)
         return await self._screened.answered(self._answer(self._completion.create_completion, request, call), call)
 
-    async def reviewed(self, appealed: Appealed) -> Review:
+    async def reviewed(self, tenant: str, appealed: Appealed) -> Review:
         """What the screening finds now in a text that it has withheld, for those who decide on an appeal."""
-        return await self._screened.reviewed(appealed)
+        return await self._screened.reviewed(tenant, appealed)
 
-    async def moderated(self, texts: Sequence[str]) -> tuple[str, list[Scored]]:
+    async def moderated(self, tenant: str, texts: Sequence[str]) -> tuple[str, list[Scored]]:
         """What has screened the texts, and what was found in each. Raises ServingError."""
-        return await self._screened.moderated(texts)
+        return await self._screened.moderated(tenant, texts)
 
     async def count_tokens(self, body: Any) -> int:
         """The number of tokens of a chat completion's prompt, which may be too long for the model. Raises ServingError
@@ -154,13 +163,9 @@ class Frontend:
         """
         request = await _validated_chat(_COUNTED, body)
         try:
-            rendered = await self._chat.render_chat_request(request)
-        except (VLLMClientError, GracefulHTTPError, ValueError, TypeError) as error:
-            raise _uncounted(serving_error(error)) from error
-        if isinstance(rendered, ErrorResponse):
-            raise _uncounted(error_of_response(rendered))
-        _, (prompt, *_) = rendered
-        return len(prompt["prompt_token_ids"])
+            return len(await _prompt_of(self._chat, request))
+        except ServingError as error:
+            raise _uncounted(error) from error
 
     async def count_texts(self, texts: Sequence[str]) -> list[int]:
         """The number of tokens of each text by itself; an approximation for a long text (TextCounter)."""
@@ -190,7 +195,8 @@ async def vllm_state(config: AppConfig, start_session: SessionFactory) -> State:
     """vLLM's serving objects, built as vLLM's own server builds them (`init_app_state`), over a `RemoteEngine`."""
     quiet_refusals()
     arguments = _arguments(config)
-    engine = RemoteEngine(arguments, BlockHasher(config.block_size), start_session, config.ingress.structured_output)
+    hasher, constraints = BlockHasher(config.block_size), config.ingress.structured_output
+    engine = RemoteEngine(arguments, hasher, start_session, constraints)
     state = State()
     await init_app_state(cast(EngineClient, engine), state, arguments, ("generate",))
     return state
@@ -218,6 +224,18 @@ def _arguments(config: AppConfig) -> argparse.Namespace:
     for name, value in settings.items():
         setattr(arguments, name, value)
     return arguments
+
+
+async def _prompt_of(chat: OpenAIServingChat, request: Any) -> list[int]:
+    """The prompt of a chat completion, in tokens. Raises ServingError."""
+    try:
+        rendered = await chat.render_chat_request(request)
+    except (VLLMClientError, GracefulHTTPError, ValueError, TypeError) as error:
+        raise serving_error(error) from error
+    if isinstance(rendered, ErrorResponse):
+        raise error_of_response(rendered)
+    _, (prompt, *_) = rendered
+    return cast(list[int], prompt["prompt_token_ids"])
 
 
 async def _validated_chat(model: FailFast[Any], body: Any) -> Any:

@@ -25,7 +25,7 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from api.frontend.generation import CALL, Generation
 from api.frontend.plain_frames import ChatFrames, CompletionFrames, TextFrames, wants_usage
-from api.frontend.release import Release, SequencePiece
+from api.frontend.release import SequencePiece
 from api.safety.pieces import CUT, Piece
 from api.wire.sse import DONE
 from cluster.engine.sampling_params import PLAIN_FIELDS, is_plain
@@ -166,13 +166,13 @@ class _TextStream:
         serving = self._serving
         try:
             engine = serving.engine_client
-            request = engine.processed(self._generation)
-            self._detokenizer = engine.detokenizer(request)
+            request = self._generation.request
             with self._generation.failures():
-                session = await engine.start(self._generation, request)
-                release = Release(session, self._generation.screening, 1, engine.continued(self._generation, request))
+                self._detokenizer = engine.detokenizer(request)
+                release = engine.release(self._generation)
+                session = await engine.start(self._generation)
                 opening = self._frames.opening
-                async with aclosing(release.pieces(partial(self._pieces, session, request))) as pieces:
+                async with aclosing(release.pieces(session, partial(self._pieces, session, request))) as pieces:
                     async for _, piece in pieces:
                         if opening:
                             yield opening

@@ -29,9 +29,8 @@ PiecesOf = Callable[[TokenDelta], Iterable[SequencePiece]]
 class Release:
     """One generation on its way out."""
 
-    def __init__(self, session: Session, screening: Screening | None, num_sequences: int, context: str) -> None:
+    def __init__(self, screening: Screening | None, num_sequences: int, context: str) -> None:
         """`context`: the end of the prompt, if the text continues it."""
-        self._session = session
         self._screening = screening
         self.num_sequences = num_sequences
         self._answers = [screening.answer(context) for _ in range(num_sequences)] if screening is not None else []
@@ -40,26 +39,26 @@ class Release:
         self._held: list[SequencePiece] | None = None
         """What waits for the verdict on the input; None once it is there."""
 
-    async def deltas(self) -> AsyncGenerator[TokenDelta, None]:
+    async def deltas(self, session: Session) -> AsyncGenerator[TokenDelta, None]:
         """The deltas as the session has them, of a generation that nothing screens. Raises ServingError."""
         if self._screening is not None:
             raise AssertionError("the generation is screened: only its pieces leave")
-        async with aclosing(self._session.run()) as deltas:
+        async with aclosing(session.run()) as deltas:
             async for delta in deltas:
                 yield delta
 
-    async def pieces(self, pieces_of: PiecesOf) -> AsyncGenerator[SequencePiece, None]:
+    async def pieces(self, session: Session, pieces_of: PiecesOf) -> AsyncGenerator[SequencePiece, None]:
         """What leaves, in order per sequence, each of which ends with a finish reason. The session is closed as soon as
         all sequences are over. Raises ServingError (ContentFiltered for an input that the policy does not allow).
         """
         if self._screening is None:
-            async with aclosing(self.deltas()) as deltas:
+            async with aclosing(self.deltas(session)) as deltas:
                 async for delta in deltas:
                     for piece in pieces_of(delta):
                         yield piece
             return
         try:
-            async with aclosing(self._screened(self._screening, pieces_of)) as pieces:
+            async with aclosing(self._screened(session, self._screening, pieces_of)) as pieces:
                 async for piece in pieces:
                     yield piece
         finally:
@@ -72,11 +71,13 @@ class Release:
                     with suppress(StateUnavailable):  # nothing leaves any more
                         await self._screening.finish(answer)
 
-    async def _screened(self, screening: Screening, pieces_of: PiecesOf) -> AsyncGenerator[SequencePiece, None]:
+    async def _screened(
+        self, session: Session, screening: Screening, pieces_of: PiecesOf
+    ) -> AsyncGenerator[SequencePiece, None]:
         verdict = screening.input_verdict
         if verdict is not None:
             self._held = []
-        async with aclosing(self._session.run()) as deltas:
+        async with aclosing(session.run()) as deltas:
             async for delta in deltas:
                 released = [piece for one in pieces_of(delta) for piece in self._put(one)]
                 released += self._judged([task for task in self._asked if task.done()])

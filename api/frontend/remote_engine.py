@@ -22,7 +22,8 @@ from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.serial_utils import MsgpackDecoder
 
 from api.frontend.fast_tokenizer import tokenize_faster
-from api.frontend.generation import CALL, Generation, SessionFactory
+from api.frontend.generation import CALL, Generation, SessionFactory, request_of
+from api.frontend.public_prefixes import PublicPrefixes
 from api.frontend.release import Release
 from api.frontend.screened_outputs import OutputOf, screened
 from api.safety.answer_screen import CONTEXT_LENGTH
@@ -77,6 +78,8 @@ class RemoteEngine:
         self._has_tags = constraints.allow_grammars or arguments.tool_call_parser is not None
         self._outputs = OutputProcessor(self.renderer.tokenizer, log_stats=False)
         self._hasher = hasher
+        self.public_prefixes = PublicPrefixes([], hasher.block_size)
+        """Set once more before the first request: the prefixes of the config are rendered with this engine."""
         self._start_session = start_session
         self._decoder = MsgpackDecoder(EngineCoreOutput)
 
@@ -98,22 +101,27 @@ class RemoteEngine:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run one prompt. `ignored` are arguments for an engine alone: priority, data-parallel rank, trace headers.
 
-        The generation is also added to the call. Plain text streams (api/frontend/plain_streams.py) take it from there
+        The prompt is checked here, so that all prompts of a request are before one of them is charged or computed. The
+        generation is also added to the call. Plain text streams (api/frontend/plain_streams.py) take it from there
         and do not iterate the outputs. The generation starts with the first iteration of either, and needs no closing
         before.
+
+        Raises GenerationError, with the reason in the call.
         """
         call = CALL.get()
-        generation = Generation(call, prompt, sampling_params, request_id, reasoning_ended, reasoning_parser_kwargs)
+        request = request_of(call, self.input_processor, prompt, sampling_params, request_id)
+        if call.charge is not None:
+            num_sequences = sampling_params.n
+            call.charge.expect(
+                len(request.prompt_token_ids or ()), num_sequences * (sampling_params.max_tokens or 0), num_sequences
+            )
+        generation = Generation(call, sampling_params, request, reasoning_ended, reasoning_parser_kwargs)
         call.generations.append(generation)
         return self._outputs_of(generation)
 
-    def processed(self, generation: Generation) -> EngineCoreRequest:
-        """The generation as the engine's processor has it. Raises GenerationError."""
-        return generation.processed(self.input_processor)
-
-    async def start(self, generation: Generation, request: EngineCoreRequest) -> Session:
-        """Start the session of a processed generation. Raises ServingError."""
-        return await generation.start(request, self._hasher, self.compilers, self._start_session)
+    async def start(self, generation: Generation) -> Session:
+        """Start the session of a generation, which must be run. Raises ServingError."""
+        return await generation.start(self._hasher, self.public_prefixes, self.compilers, self._start_session)
 
     def _tokens(self) -> dict[str, Any]:
         vocab_size = int(self.model_config.get_vocab_size())
@@ -127,31 +135,38 @@ class RemoteEngine:
         tail.prompt_token_ids = (request.prompt_token_ids or [])[-DETOKENIZER_CONTEXT:]
         return IncrementalDetokenizer.from_new_request(self.renderer.tokenizer, tail)
 
-    def continued(self, generation: Generation, request: EngineCoreRequest) -> str:
+    def release(self, generation: Generation) -> Release:
+        """What lets the generation leave."""
+        return Release(generation.screening, generation.request.params.n, self._continued(generation))
+
+    def _continued(self, generation: Generation) -> str:
         """The end of the prompt, if the answer continues its text and is screened; empty if not."""
         if generation.screening is None or not generation.screening.continues_prompt:
             return ""
-        tokens = (request.prompt_token_ids or [])[-CONTINUED_TOKENS:]
+        tokens = (generation.request.prompt_token_ids or [])[-CONTINUED_TOKENS:]
         text = self.renderer.get_tokenizer().decode(tokens, skip_special_tokens=True)
         return _BLANKS.sub(" ", text)[-CONTEXT_LENGTH:]
 
     async def _outputs_of(self, generation: Generation) -> AsyncGenerator[RequestOutput, None]:
         """The generation as the request outputs that vLLM's serving code reads."""
-        request = self.processed(generation)
+        request = generation.request
         wants_whole = request.params.output_kind is RequestOutputKind.FINAL_ONLY
         if generation.screening is not None:
             request.params.output_kind = RequestOutputKind.DELTA
         collector = RequestOutputCollector(request.params.output_kind, request.request_id)
-        sequence_ids = self._expect(request, collector)
+        sequence_ids: list[str] = []
         try:
             with generation.failures():
-                session = await self.start(generation, request)
-                release = Release(session, generation.screening, request.params.n, self.continued(generation, request))
+                self._expect(request, collector, sequence_ids)
+                states = self._outputs.request_states
+                generation.detokenizers = [states[sequence].detokenizer for sequence in sequence_ids]
+                release = self.release(generation)
+                session = await self.start(generation)
                 take = partial(self._take, generation, session, sequence_ids, collector)
                 outputs = (
-                    self._unscreened(release, take)
+                    self._unscreened(session, release, take)
                     if generation.screening is None
-                    else screened(release, take, self.renderer.get_tokenizer())
+                    else screened(session, release, take, self.renderer.get_tokenizer())
                 )
                 whole: RequestOutput | None = None
                 async with aclosing(outputs):
@@ -168,8 +183,10 @@ class RemoteEngine:
         finally:
             self._outputs.abort_requests(sequence_ids, internal=True)
 
-    async def _unscreened(self, release: Release, take: OutputOf) -> AsyncGenerator[RequestOutput, None]:
-        async with aclosing(release.deltas()) as deltas:
+    async def _unscreened(
+        self, session: Session, release: Release, take: OutputOf
+    ) -> AsyncGenerator[RequestOutput, None]:
+        async with aclosing(release.deltas(session)) as deltas:
             async for delta in deltas:
                 if (output := take(delta)) is not None:
                     yield output
@@ -204,19 +221,18 @@ class RemoteEngine:
                 state.sent_tokens_offset = num_tokens  # vLLM updates the offset only if the interval is longer than 1
             state.stream_interval = interval
 
-    def _expect(self, request: EngineCoreRequest, collector: RequestOutputCollector) -> list[str]:
-        """Prepare the detokenization of the request's sequences. Returns the id of each sequence, by its index."""
+    def _expect(self, request: EngineCoreRequest, collector: RequestOutputCollector, ids: list[str]) -> None:
+        """Prepare the detokenization of the request's sequences. `ids` gets the id of each sequence, by its index."""
         if request.params.n == 1:
             self._outputs.add_request(request, None, None, 0, collector)
-            return [request.request_id]
+            ids.append(request.request_id)
+            return
         parent = ParentRequest(request)
-        ids = []
         for index in range(request.params.n):
             child = copy(request)
             child.request_id, child.sampling_params = parent.get_child_info(index)
             self._outputs.add_request(child, None, parent, index, collector)
             ids.append(child.request_id)
-        return ids
 
     def _to_engine_output(self, sequence_id: str, delta: TokenDelta) -> EngineCoreOutput:
         output = self._decoder.decode(delta.logprobs) if delta.logprobs else EngineCoreOutput("", [])

@@ -11,6 +11,7 @@ from vllm.tokenizers import TokenizerLike
 from api.frontend.release import Release, SequencePiece
 from api.safety.pieces import Piece
 from cluster.messages.generation import TokenDelta
+from router.session.session import Session
 
 OutputOf = Callable[[TokenDelta], RequestOutput | None]
 """The request output of a delta."""
@@ -19,7 +20,7 @@ UNKNOWN_LOGPROB = -9999.0
 
 
 async def screened(
-    release: Release, output_of: OutputOf, tokenizer: TokenizerLike
+    session: Session, release: Release, output_of: OutputOf, tokenizer: TokenizerLike
 ) -> AsyncGenerator[RequestOutput, None]:
     """`output_of`: of outputs that have what is new since the last one. Raises ServingError."""
     shell: RequestOutput | None = None
@@ -38,7 +39,7 @@ async def screened(
         for completion in output.outputs:
             yield SequencePiece(completion.index, _piece(completion))
 
-    async with aclosing(release.pieces(pieces_of)) as pieces:
+    async with aclosing(release.pieces(session, pieces_of)) as pieces:
         async for sequence, piece in pieces:
             assert shell is not None
             output = copy(shell)

@@ -10,7 +10,7 @@ import msgspec
 
 from api.frontend.checking_thread import in_checking_thread
 from api.frontend.generation import Call
-from api.identity.tenants import NO_KEY
+from api.identity.caller import NO_KEY
 from api.safety.pieces import CUT
 from api.safety.policy import Threshold
 from api.safety.review import Appealed, Review
@@ -76,22 +76,22 @@ class ScreenedRequests:
             answer[MODERATION] = _moderation(screening, screening.tells)
         return answer
 
-    async def moderated(self, texts: Sequence[str]) -> tuple[str, list[Scored]]:
+    async def moderated(self, tenant: str, texts: Sequence[str]) -> tuple[str, list[Scored]]:
         """What has screened the texts, and what was found in each. Raises InvalidRequest if nothing is screened here,
         Overloaded if a stage has failed.
         """
         if self._screener is None:
             raise InvalidRequest("this service screens nothing", None, "unsupported_operation")
-        scored = await self._screener.scored(texts, in_checking_thread)
+        scored = await self._screener.scored(tenant, texts, in_checking_thread)
         if any(one.error for one in scored):
             raise Overloaded("a stage of the screening has failed", RETRY_AFTER_S)
         return self._screener.version, scored
 
-    async def reviewed(self, appealed: Appealed) -> Review:
+    async def reviewed(self, tenant: str, appealed: Appealed) -> Review:
         """What all stages find now in a text that was withheld."""
         if self._screener is None:
             return Review(error="this service screens nothing any more")
-        return await self._screener.reviewed(appealed, in_checking_thread)
+        return await self._screener.reviewed(tenant, appealed, in_checking_thread)
 
     async def close(self) -> None:
         if self._screener is not None:

@@ -1,4 +1,4 @@
-"""The credential of a request: a bearer token, or none.
+"""The credential of a request: a bearer token, or none. Pure.
 
 A credential of another form is refused. If it counted as no credential, a client whose proxy rewrites the header would
 share the conversations of all clients that have no API key.
@@ -16,12 +16,14 @@ such tokens; higher lets every request carry more bytes to hash.
 _OTHER_HEADERS = (b"api-key", b"x-api-key")
 """Headers in which further services expect API keys. Baton refuses them, so that a key is never ignored."""
 
+Headers = list[tuple[bytes, bytes]]
+"""Headers as ASGI gives them: with names in lower case."""
 _BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([\x21-\x7e]+) *")
 """A bearer token as in RFC 6750, except that the token may have all visible ASCII characters."""
 
 
-def key_of(headers: list[tuple[bytes, bytes]]) -> str | None:
-    """The API key of a request, and None without a credential. `headers` have names in lower case.
+def key_of(headers: Headers) -> str | None:
+    """The key of a request, and None without a credential.
 
     Raises Unauthorized for a credential of another form, and for several credentials.
     """

@@ -39,6 +39,8 @@ RETRY_AFTER_S = 2.0
 class Attempt(NamedTuple):
     """A try of a request."""
 
+    sender: str
+    """Who has sent it. The try of another sender is another request: it may not be allowed to read the response."""
     fingerprint: str
     """The hash of the whole request."""
     key: str | None
@@ -54,12 +56,12 @@ class KeyedResponse(NamedTuple):
     """The claim on the key, under which the response is to be made. None if an earlier try has made the response."""
 
 
-def attempt_of(headers: Headers, fingerprint: str) -> Attempt:
+def attempt_of(headers: Headers, sender: str, fingerprint: str) -> Attempt:
     """Raises InvalidRequest."""
     key = headers.get(KEY_HEADER)
     if key is not None and not 1 <= len(key) <= MAX_KEY:
         raise InvalidRequest(f"{KEY_HEADER} must have 1 to {MAX_KEY} characters", None, "invalid_value")
-    return Attempt(fingerprint, key, headers.get(RETRY_HEADER, "0") not in ("0", ""))
+    return Attempt(sender, fingerprint, key, headers.get(RETRY_HEADER, "0") not in ("0", ""))
 
 
 async def found_for(state: ChatState, tenant: str, attempt: Attempt, new: str) -> KeyedResponse:
@@ -71,8 +73,8 @@ async def found_for(state: ChatState, tenant: str, attempt: Attempt, new: str) -
     """
     claim = KeyClaim(state.idempotency_keys.hashed(attempt.fingerprint), new)
     if attempt.key is not None:
-        return await _found_by_name(state, tenant, f"key {attempt.key}", claim, math.inf)
-    name = f"request {attempt.fingerprint}"
+        return await _found_by_name(state, tenant, f"{attempt.sender} key {attempt.key}", claim, math.inf)
+    name = f"{attempt.sender} request {attempt.fingerprint}"
     if attempt.is_retry:
         return await _found_by_name(state, tenant, name, claim, ATTACHED_WITHIN_S)
     return KeyedResponse(new, await state.idempotency_keys.take(tenant, name, claim))

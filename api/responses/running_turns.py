@@ -98,14 +98,14 @@ class RunningTurns:
         if held is None:
             raise TooManyRequests(
                 f"{self._background.num_held} responses run in the background of this ingress replica, "
-                f"{self._background.of_tenant(tenant)} of them of this API key: at most {self._background.most} may "
-                f"run at a time, and {self._background.most_per_tenant} of one API key",
+                f"{self._background.of_tenant(tenant)} of them of this tenant: at most {self._background.most} may "
+                f"run at a time, and {self._background.most_per_tenant} of one tenant",
                 BACKGROUND_RETRY_AFTER_S,
             )
         return held
 
     async def _start(self, tenant: str, request: ResponseRequest, call: Call, response_id: str) -> Turn:
-        response = response_of(request, response_id, int(time.time()))
+        response = response_of(request, response_id, int(time.time()), call.terms.slo_class)
         items = await input_of(self._state, tenant, request)
         turn = Turn(tenant, request, response, self._state.log_space)
         history = NOTHING

@@ -8,14 +8,14 @@ from api.frontend.generation import Call
 from api.responses.title_text import first_messages, title_body, title_of
 from api.state.lifecycle import ChatState
 from api.wire.pages import Page
-from api.wire.slo import slo_class_of
 from cluster.errors import InvalidRequest, ServingError
+from cluster.messages.ids import SloClass
 
 logger = logging.getLogger("baton.titles")
 
 MAX_TITLES = 4
-"""Titles that a replica makes at a time. A conversation that finds no room gets its title after a later turn. More
-competes with turns for workers; fewer leaves more conversations without a title.
+"""Titles that a replica makes at a time, one of each tenant. A conversation that finds no room gets its title after a
+later turn. More competes with turns for workers; fewer leaves more conversations without a title.
 """
 TITLE_TIMEOUT_S = 60.0
 """How long making a title may take, in seconds. Shorter gives more titles up under load; longer keeps their places."""
@@ -29,15 +29,17 @@ class Titles:
     def __init__(self, frontend: Frontend, state: ChatState) -> None:
         self._frontend = frontend
         self._state = state
-        self._making: dict[tuple[str, str], asyncio.Task[None]] = {}
-        """The titles that are being made, by tenant and conversation."""
+        self._making: dict[str, asyncio.Task[None]] = {}
+        """The title that is being made for each tenant."""
 
-    async def after_turn(self, tenant: str, conversation: str) -> None:
-        """Start a title after a turn that has succeeded. A failure is logged, and a later turn tries again."""
-        key = tenant, conversation
-        if self._state.has_titles and key not in self._making and len(self._making) < MAX_TITLES:
-            task = self._making[key] = asyncio.create_task(self._make(tenant, conversation))
-            task.add_done_callback(lambda _: self._making.pop(key))
+    async def after_turn(self, tenant: str, conversation: str, call: Call) -> None:
+        """Start a title after a turn that has succeeded, unless one is being made for the tenant or MAX_TITLES are. A
+        failure is logged, and a later turn tries again. `call`: of the turn; its client is charged for the title.
+        """
+        if self._state.has_titles and tenant not in self._making and len(self._making) < MAX_TITLES:
+            making = self._make(tenant, conversation, call.beside(SloClass.BATCH))
+            task = self._making[tenant] = asyncio.create_task(making)
+            task.add_done_callback(lambda _: self._making.pop(tenant))
 
     async def close(self) -> None:
         """Give up the titles that are being made."""
@@ -50,16 +52,16 @@ class Titles:
         if self._making:
             await asyncio.wait(self._making.values())
 
-    async def _make(self, tenant: str, conversation: str) -> None:
+    async def _make(self, tenant: str, conversation: str, call: Call) -> None:
         try:
             async with asyncio.timeout(TITLE_TIMEOUT_S):
-                await self._add(tenant, conversation)
+                await self._add(tenant, conversation, call)
         except (ServingError, TimeoutError) as error:
             logger.info("conversation %s has no title yet: %s", conversation, str(error) or type(error).__name__)
         except Exception:
             logger.exception("conversation %s has no title yet", conversation)
 
-    async def _add(self, tenant: str, conversation: str) -> None:
+    async def _add(self, tenant: str, conversation: str, call: Call) -> None:
         """Raises ServingError."""
         store = self._state.stores.conversations
         if (await store.get(tenant, conversation)).title is not None:
@@ -69,15 +71,14 @@ class Titles:
         if not said:
             return
         question, answer = (said[role][1] if role in said else "" for role in ("user", "assistant"))
-        title = title_of(await self._written(tenant, question, answer), question)
+        title = title_of(await self._written(call, question, answer), question)
         if title:
             await store.add_title(tenant, conversation, title, [item for item, _ in said.values()])
 
-    async def _written(self, tenant: str, question: str, answer: str) -> str:
+    async def _written(self, call: Call, question: str, answer: str) -> str:
         """The model's answer; empty if the model refuses the request. Raises ServingError."""
         models = await self._frontend.models()
         body = title_body(models[0]["id"], question, answer)
-        call = Call(tenant=tenant, is_own=True, slo_class=slo_class_of(body))
         try:
             completion = await self._frontend.chat_completion(body, call)
         except InvalidRequest:

@@ -19,11 +19,15 @@ from api.state.postgres.stores.items import Item, new_id
 from api.state.postgres.stores.responses import Responses
 from api.wire.responses.events import Event, ResponseWriter
 from api.wire.responses.request import ResponseRequest
-from cluster.errors import UNFORESEEN, InvalidRequest, Overloaded, ServingError
+from cluster.errors import UNFORESEEN, InvalidRequest, Overloaded, QuotaExceeded, ServingError
 
 logger = logging.getLogger("baton.turns")
 
-_CODES: dict[type[ServingError], str] = {InvalidRequest: "invalid_prompt", Overloaded: "rate_limit_exceeded"}
+_CODES: dict[type[ServingError], str] = {
+    InvalidRequest: "invalid_prompt",
+    Overloaded: "rate_limit_exceeded",
+    QuotaExceeded: "rate_limit_exceeded",
+}
 """The code of a failed response in OpenAI's ResponseErrorCode, by the error."""
 
 
@@ -115,7 +119,7 @@ class Turn:
             if fitted is not None and self._refusal is None:
                 services.context.after_turn(fitted, output, call)
             if self._record.is_kept and self._request.conversation and output:
-                await services.titles.after_turn(self._tenant, self._request.conversation)
+                await services.titles.after_turn(self._tenant, self._request.conversation, call)
         except Exception:
             logger.exception("no summary or title after response %s", self.id)
 

@@ -18,11 +18,15 @@ from api.state.postgres.stores.items import Item
 from api.wire.responses.as_chat import chat_body
 from api.wire.responses.events import Event, ResponseWriter
 from api.wire.responses.request import ResponseRequest
-from cluster.errors import UNFORESEEN, Overloaded, ServingError
+from cluster.errors import UNFORESEEN, Overloaded, RateLimited, ServingError
 
 BACKGROUND_WITHIN_S = 3600.0
 """How long a response in the background waits for workers that can take it, in seconds. Shorter fails more responses
 under long overload; longer answers when the client may no longer look.
+"""
+MIN_BACKGROUND_WAIT_S = 1.0
+"""The shortest time between two tries of a response in the background, in seconds. Shorter renders and screens more
+tries that are refused; longer starts later when workers are free.
 """
 MAX_BACKGROUND_WAIT_S = 30.0
 """The longest time between two tries of a response in the background, in seconds. Shorter makes more tries that are
@@ -50,7 +54,7 @@ class TurnGeneration:
 
     async def run(self, services: TurnServices, history: History, items: list[Item], call: Call) -> list[Event]:
         """Record all events except the last ones, which are returned. Raises ServingError. A response in the background
-        waits for workers for BACKGROUND_WITHIN_S before it fails.
+        waits for workers for BACKGROUND_WITHIN_S before it fails. For room in its limits it does not wait.
         """
         fitted = await self._fit(services.context, history, items)
         body = chat_body(self._request.body, self._request.body["model"], fitted.items)
@@ -58,10 +62,12 @@ class TurnGeneration:
         while True:
             try:
                 return await self._answered(await services.frontend.chat_completion(body, call), call)
+            except RateLimited:
+                raise
             except Overloaded as error:
                 if not self._request.is_background or self._writer.has_begun or time.monotonic() > until:
                     raise
-                await asyncio.sleep(min(error.retry_after_s, MAX_BACKGROUND_WAIT_S))
+                await asyncio.sleep(min(max(error.retry_after_s, MIN_BACKGROUND_WAIT_S), MAX_BACKGROUND_WAIT_S))
                 call = call.again()
 
     async def _fit(self, context: ContextManager, history: History, items: list[Item]) -> Fitted:

@@ -6,31 +6,65 @@ import msgspec
 from fastapi import Request
 
 from api.edge.edge import hold_more
+from api.edge.exchange import EXCHANGE
 from api.edge.request_id import HTTP_REQUEST
 from api.frontend.generation import Call
-from api.identity.tenants import tenant_of
+from api.identity.rights import Right
+from api.identity.tenants import principal_of
 from api.routes.services import services_of
 from api.server.json_body import checked
+from api.state.postgres.stores.items import refers
 from api.wire import response_headers
 from api.wire.constraints import check_constraints
 from api.wire.limits.bounds import check_sequences
+from api.wire.responses.request import ResponseRequest
 from api.wire.slo import TPOT_HEADER, TTFT_HEADER, seconds_of, slo_class_of
 from cluster.errors import InvalidRequest
 from cluster.messages.ids import Path
 from cluster.messages.placement import Prediction, Slo
 
+_MAXIMA = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+"""The fields of requests that bound the tokens of an answer."""
+
 
 def call_of(request: Request, body: Any) -> Call:
-    """The call that a request's headers and body describe. Raises InvalidRequest."""
+    """The call that a request's headers and body describe, in the best SLO class that its tenant may have.
+
+    Raises:
+        InvalidRequest: a header or a field is wrong.
+        Forbidden: the credential may not use the model.
+        RateLimited, QuotaExceeded: a limit has no room, as was found a moment ago.
+    """
+    principal = principal_of(request)
+    settings = principal.settings
+    principal.require_model(body.get("model") if isinstance(body, dict) else None)
+    charging, tell = services_of(request).charging, request.scope[EXCHANGE].add_headers
+    ttft_s, tpot_s = (seconds_of(request.headers, name) for name in (TTFT_HEADER, TPOT_HEADER))
+    charge = None
+    if charging is not None:
+        charge = charging.charge(principal, _end_user_in(body), tell, names_maximum=_names_maximum(body))
     call = Call(
-        tenant=tenant_of(request),
+        tenant=principal.tenant,
+        shares_prefixes=settings.share_prefixes,
+        charge=charge,
         path=_forced_path(request),
+        tenant_weight=settings.weight,
         http_request=HTTP_REQUEST.get(),
-        ttft_s=seconds_of(request.headers, TTFT_HEADER),
-        tpot_s=seconds_of(request.headers, TPOT_HEADER),
+        slo_class=settings.served_as(slo_class_of(body)),
+        ttft_s=ttft_s if settings.may_tighten else None,
+        tpot_s=tpot_s if settings.may_tighten else None,
     )
-    call.terms = msgspec.structs.replace(call.terms, slo_class=slo_class_of(body))
+    if call.charge is not None:
+        call.charge.look()
     return call
+
+
+def require_what_it_takes(request: Request, wanted: ResponseRequest) -> None:
+    """Check that the credential may use the model and the stored items that a request names. Raises Forbidden."""
+    principal = principal_of(request)
+    principal.require_model(wanted.body["model"])
+    if wanted.conversation or wanted.previous or refers(wanted.items):
+        principal.require(Right.STATE_READ, ", or send the whole input")
 
 
 async def check_constraints_of(request: Request, body: Any) -> None:
@@ -61,6 +95,17 @@ def headers_of(call: Call) -> dict[str, str]:
     if call.prompt_sources is not None:
         headers[response_headers.SOURCES] = _listed(**msgspec.structs.asdict(call.prompt_sources))
     return headers
+
+
+def _end_user_in(body: Any) -> str:
+    """Empty if the request names nobody. `safety_identifier` has taken the place of `user` in OpenAI's API."""
+    names = [body.get(field) for field in ("safety_identifier", "user")] if isinstance(body, dict) else []
+    return next((name for name in names if isinstance(name, str) and name), "")
+
+
+def _names_maximum(body: Any) -> bool:
+    """Whether a request says how many tokens its answer may have."""
+    return isinstance(body, dict) and any(body.get(field) is not None for field in _MAXIMA)
 
 
 def _milliseconds(times: Slo | Prediction) -> str:

@@ -14,7 +14,9 @@ from api.completions.stored_request import wants_store
 from api.frontend.frontend import Frames
 from api.frontend.generation import Call
 from api.frontend.vllm_errors import error_in_frame
-from api.identity.tenants import tenant_in_state
+from api.identity.rights import Right
+from api.identity.route_rights import needs
+from api.identity.tenants import principal_of, tenant_in_state
 from api.routes.call_headers import call_of, check_constraints_of, headers_of, hold_sequences
 from api.routes.services import services_of
 from api.server.event_stream import EventStream
@@ -25,6 +27,7 @@ from api.wire.slo import tier_of
 Answer = Callable[[Any, Call], Awaitable[dict[str, Any] | Frames]]
 
 
+@needs(Right.INFERENCE)
 async def create_chat_completion(request: Request) -> Response:
     body = await json_of(request)
     await check_constraints_of(request, body)
@@ -32,11 +35,13 @@ async def create_chat_completion(request: Request) -> Response:
     call = call_of(request, body)
     keeping = None
     if wants_store(body):
+        principal_of(request).require(Right.STATE_WRITE, ', or send "store": false')
         writer = services_of(request).completion_writer
         keeping = StoredAnswer(writer, tenant_in_state(request), body, tier_of(call.terms.slo_class))
     return await _answered(request, body, call, services_of(request).frontend.chat_completion, keeping)
 
 
+@needs(Right.INFERENCE)
 async def create_completion(request: Request) -> Response:
     body = await json_of(request)
     await check_constraints_of(request, body)

@@ -6,9 +6,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from api.context.manager import ContextManager
+from api.identity.rights import Right
+from api.identity.route_rights import needs
 from api.identity.tenants import tenant_in_state
 from api.responses.running_turns import input_of
-from api.routes.call_headers import call_of
+from api.routes.call_headers import call_of, require_what_it_takes
+from api.routes.counted_requests import counted
 from api.routes.services import services_of
 from api.server.json_body import checked, object_of
 from api.state.lifecycle import ChatState
@@ -48,6 +51,7 @@ INPUT_TOKENS = frozenset(
 
 
 @router.post("/compact")
+@needs(Right.INFERENCE)
 async def compact(request: Request) -> dict[str, Any]:
     body = await object_of(request, COMPACT)
     wanted, call = await checked(request, body.get("input"), lambda: request_of(body)), call_of(request, body)
@@ -63,6 +67,8 @@ async def compact(request: Request) -> dict[str, Any]:
 
 
 @router.post("/input_tokens")
+@needs(Right.INFERENCE)
+@counted
 async def input_tokens(request: Request) -> dict[str, Any]:
     body = await object_of(request, INPUT_TOKENS)
     manager = _manager(request)
@@ -75,7 +81,10 @@ async def input_tokens(request: Request) -> dict[str, Any]:
 
 
 async def _conversation(request: Request, wanted: ResponseRequest) -> tuple[History, list[Item]]:
-    """The history that the input follows, and the items of the input with ids. Raises NotFound, StateUnavailable."""
+    """The history that the input follows, and the items of the input with ids. Raises Forbidden, NotFound,
+    StateUnavailable.
+    """
+    require_what_it_takes(request, wanted)
     state: ChatState = services_of(request).chat_state
     tenant, history = tenant_in_state(request), NOTHING
     if wanted.conversation or wanted.previous:

@@ -4,7 +4,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from api.identity.rights import Right
+from api.identity.route_rights import needs
 from api.identity.tenants import tenant_in_state
+from api.routes.counted_requests import counted, counting
 from api.routes.services import services_of
 from api.routes.stale_reads import answer_or_copy, first_page
 from api.server.json_body import checked, object_of
@@ -20,6 +23,8 @@ router = APIRouter(prefix="/v1/conversations")
 
 
 @router.post("")
+@needs(Right.STATE_WRITE)
+@counted
 async def create(request: Request) -> dict[str, Any]:
     body = await object_of(request, frozenset({"items", "metadata", "title", "user"}))
     given, metadata = body.get("items"), metadata_of(body.get("metadata"))
@@ -29,6 +34,7 @@ async def create(request: Request) -> dict[str, Any]:
 
 
 @router.get("")
+@needs(Right.STATE_READ)
 async def list_conversations(request: Request) -> dict[str, Any]:
     """List conversations, the newest first. `user` and `metadata[key]=value` are filters. With `query`, list the
     conversations that match the query, the best first.
@@ -43,11 +49,13 @@ async def list_conversations(request: Request) -> dict[str, Any]:
         raise InvalidRequest(
             "order cannot be set together with query: the best matches come first", "order", "invalid_value"
         )
-    matches = await _state(request).stores.search.find(tenant, query["query"], page, user, metadata)
+    async with counting(request):
+        matches = await _state(request).stores.search.find(tenant, query["query"], page, user, metadata)
     return listed(Part([_shown_match(match) for match in matches.part.data], matches.part.has_more), matches.cursor)
 
 
 @router.get("/{conversation}")
+@needs(Right.STATE_READ)
 async def retrieve(request: Request, conversation: str) -> Response:
     tenant = tenant_in_state(request)
 
@@ -58,6 +66,8 @@ async def retrieve(request: Request, conversation: str) -> Response:
 
 
 @router.post("/{conversation}")
+@needs(Right.STATE_READ, Right.STATE_WRITE)
+@counted
 async def update(request: Request, conversation: str) -> dict[str, Any]:
     """Change the metadata or the title of a conversation. A field that the body lacks stays as it is; the title null
     removes the title.
@@ -70,6 +80,7 @@ async def update(request: Request, conversation: str) -> dict[str, Any]:
 
 
 @router.delete("/{conversation}")
+@needs(Right.STATE_WRITE)
 async def delete(request: Request, conversation: str) -> dict[str, Any]:
     tenant = tenant_in_state(request)
     async with _cache(request).forgetting(tenant, conversation) as gone:
@@ -78,6 +89,8 @@ async def delete(request: Request, conversation: str) -> dict[str, Any]:
 
 
 @router.post("/{conversation}/items")
+@needs(Right.STATE_WRITE)
+@counted
 async def add_items(request: Request, conversation: str) -> dict[str, Any]:
     body = await object_of(request, frozenset({"items"}))
     items = await checked(request, body.get("items"), lambda: items_of(body.get("items")))
@@ -92,6 +105,7 @@ async def add_items(request: Request, conversation: str) -> dict[str, Any]:
 
 
 @router.get("/{conversation}/items")
+@needs(Right.STATE_READ)
 async def list_items(request: Request, conversation: str) -> Response:
     tenant, page = tenant_in_state(request), page_of(request.query_params)
 
@@ -102,11 +116,13 @@ async def list_items(request: Request, conversation: str) -> Response:
 
 
 @router.get("/{conversation}/items/{item}")
+@needs(Right.STATE_READ)
 async def retrieve_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
     return await _store(request).item(tenant_in_state(request), conversation, item)
 
 
 @router.delete("/{conversation}/items/{item}")
+@needs(Right.STATE_READ, Right.STATE_WRITE)
 async def delete_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
     tenant = tenant_in_state(request)
     async with _cache(request).forgetting(tenant, conversation) as changed:

@@ -4,7 +4,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from api.identity.rights import Right
+from api.identity.route_rights import needs
 from api.identity.tenants import tenant_in_state
+from api.routes.counted_requests import counted
 from api.routes.services import services_of
 from api.server.json_body import object_of
 from api.state.lifecycle import ChatState
@@ -16,12 +19,15 @@ router = APIRouter(prefix="/v1/feedback")
 
 
 @router.post("")
+@needs(Right.STATE_WRITE)
+@counted
 async def create(request: Request) -> dict[str, Any]:
     opinion = opinion_of(await object_of(request, KNOWN))
     return _shown(await _store(request).put(tenant_in_state(request), opinion))
 
 
 @router.get("")
+@needs(Right.STATE_READ)
 async def list_feedback(request: Request) -> dict[str, Any]:
     """List feedback, the newest first. `response_id` and `rating` are filters."""
     query, page = request.query_params, page_of(request.query_params)
@@ -31,6 +37,7 @@ async def list_feedback(request: Request) -> dict[str, Any]:
 
 
 @router.delete("/{feedback}")
+@needs(Right.STATE_WRITE)
 async def delete(request: Request, feedback: str) -> dict[str, Any]:
     await _store(request).delete(tenant_in_state(request), feedback)
     return {"id": feedback, "object": "feedback.deleted", "deleted": True}

@@ -1,4 +1,4 @@
-"""GET /healthz, /readyz and /metrics."""
+"""GET /healthz, which both ports have, and GET /readyz."""
 
 import asyncio
 from typing import Any
@@ -9,8 +9,7 @@ from fastapi.responses import JSONResponse
 from api.edge.capacity import Capacity, Standstill
 from api.routes.services import services_of
 
-router = APIRouter()
-
+liveness, router = APIRouter(), APIRouter()
 
 STANDSTILL_S = 10.0
 """Time after which a replica that is full, and in which no request ends, counts as unhealthy, in seconds. A lower value
@@ -19,7 +18,7 @@ refuses clients for longer.
 """
 
 
-@router.api_route("/healthz", methods=["GET", "HEAD"])
+@liveness.api_route("/healthz", methods=["GET", "HEAD"])
 async def healthz(request: Request) -> Response:
     """Tell whether this ingress replica answers and takes requests."""
     capacity: Capacity = services_of(request).capacity
@@ -51,9 +50,3 @@ async def readyz(request: Request) -> Response:
     if readiness.cells is not None:
         body["cells"] = readiness.cells
     return JSONResponse(body, status_code=200 if readiness.is_ready else 503)
-
-
-@router.get("/metrics")
-async def scrape(request: Request) -> Response:
-    """The metrics of the whole application, as Prometheus text."""
-    return Response(await services_of(request).cluster.metrics_page(), media_type="text/plain; version=0.0.4")

@@ -8,11 +8,13 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from api.edge.edge import UNITS
-from api.identity.tenants import tenant_in_state
+from api.identity.rights import Right
+from api.identity.route_rights import needs
+from api.identity.tenants import principal_of, tenant_in_state
 from api.responses.idempotency import attempt_of, found_for
 from api.responses.resume import cancelled, resumed
 from api.responses.turn import Turn
-from api.routes.call_headers import call_of, check_constraints_of, headers_of
+from api.routes.call_headers import call_of, check_constraints_of, headers_of, require_what_it_takes
 from api.routes.services import services_of
 from api.routes.stale_reads import answer_or_copy, first_page
 from api.server.event_stream import EventStream
@@ -32,6 +34,7 @@ router = APIRouter(prefix="/v1/responses")
 
 
 @router.post("")
+@needs(Right.INFERENCE)
 async def create(request: Request) -> Response:
     body = await object_of(request, KNOWN)
     await check_constraints_of(request, body)
@@ -41,6 +44,7 @@ async def create(request: Request) -> Response:
 
 
 @router.get("/{response}")
+@needs(Right.STATE_READ)
 async def retrieve(request: Request, response: str) -> Any:
     """Answer with a stored response, or with its events if `stream=true`: those after the event `starting_after`."""
     tenant, query = tenant_in_state(request), request.query_params
@@ -53,6 +57,7 @@ async def retrieve(request: Request, response: str) -> Any:
 
 
 @router.post("/{response}/cancel")
+@needs(Right.STATE_READ, Right.STATE_WRITE)
 async def cancel(request: Request, response: str) -> dict[str, Any]:
     tenant, store = tenant_in_state(request), _store(request)
     if await store.cancel(tenant, response):
@@ -61,6 +66,7 @@ async def cancel(request: Request, response: str) -> dict[str, Any]:
 
 
 @router.post("/{response}/regenerate")
+@needs(Right.INFERENCE, Right.STATE_READ, Right.STATE_WRITE)
 async def regenerate(request: Request, response: str) -> Response:
     """Answer the input of a response again, as a new response. In a conversation, the new response replaces the turn
     and the turns that follow it.
@@ -74,6 +80,7 @@ async def regenerate(request: Request, response: str) -> Response:
 
 
 @router.delete("/{response}")
+@needs(Right.STATE_WRITE)
 async def delete(request: Request, response: str) -> dict[str, Any]:
     tenant = tenant_in_state(request)
     async with services_of(request).chat_state.cache.forgetting(tenant, response):
@@ -82,6 +89,7 @@ async def delete(request: Request, response: str) -> dict[str, Any]:
 
 
 @router.get("/{response}/input_items")
+@needs(Right.STATE_READ)
 async def input_items(request: Request, response: str) -> Response:
     tenant, page = tenant_in_state(request), page_of(request.query_params)
 
@@ -93,11 +101,13 @@ async def input_items(request: Request, response: str) -> Response:
 
 async def _answer_once(request: Request, wanted: ResponseRequest, body: dict[str, Any]) -> Response:
     """Answer a request once, even if its client sends it several times (api/responses/idempotency.py)."""
+    require_what_it_takes(request, wanted)
     if not wanted.is_stored:
         return await _answer(request, wanted, new_id("resp"))
+    principal_of(request).require(Right.STATE_WRITE, ', or send "store": false')
     tenant = tenant_in_state(request)
     mark = await checked(request, wanted.items, lambda: fingerprint(tenant, request.url.path, body))
-    attempt = attempt_of(request.headers, mark)
+    attempt = attempt_of(request.headers, principal_of(request).sender, mark)
     found = await found_for(services_of(request).chat_state, tenant, attempt, new_id("resp"))
     if found.hold is None:
         return await _answer_of_another_try(request, wanted, found.response)

@@ -11,7 +11,10 @@ from uuid import uuid4
 import msgspec
 from fastapi import APIRouter, Request
 
+from api.identity.rights import Right
+from api.identity.route_rights import needs
 from api.identity.tenants import tenant_in_state
+from api.routes.counted_requests import counted
 from api.routes.services import services_of
 from api.safety.audit.event import Direction
 from api.safety.review import Appealed
@@ -33,15 +36,18 @@ router = APIRouter(prefix="/v1")
 
 
 @router.post("/moderations")
+@needs(Right.INFERENCE)
+@counted
 async def moderate(request: Request) -> dict[str, Any]:
     """`model` is not looked at: there is one screening. The answer names the version of it."""
     asked = moderations.moderation_request_of(await object_of(request, moderations.KNOWN))
-    version, scored = await services_of(request).frontend.moderated(asked.texts)
+    version, scored = await services_of(request).frontend.moderated(tenant_in_state(request), asked.texts)
     results = [result_of(one.scores, one.flagged, asked.further) for one in scored]
     return moderations.moderations(uuid4().hex, version, results)
 
 
 @router.get("/safety/events")
+@needs(Right.SAFETY_REVIEW)
 async def list_events(request: Request) -> dict[str, Any]:
     """The newest first. `action`, `direction`, `category` and `request_id` are filters."""
     query, page = AuditFilter(**filters_of(request.query_params)), page_of(request.query_params)
@@ -50,11 +56,14 @@ async def list_events(request: Request) -> dict[str, Any]:
 
 
 @router.get("/safety/events/{event}")
+@needs(Right.SAFETY_REVIEW)
 async def retrieve_event(request: Request, event: str) -> dict[str, Any]:
     return _event(await _stores(request).audit.get(tenant_in_state(request), event))
 
 
 @router.post("/safety/appeals")
+@needs(Right.SAFETY_REVIEW)
+@counted
 async def create_appeal(request: Request) -> dict[str, Any]:
     """The stages look at the text once more for whoever decides. An appeal counts also if that fails."""
     asked = appeal_of(await object_of(request, KNOWN))
@@ -62,7 +71,7 @@ async def create_appeal(request: Request) -> dict[str, Any]:
     appeal = await stores.appeals.open(tenant, asked.event, asked.reason)
     try:
         appealed = _appealed(await stores.audit.get(tenant, asked.event))
-        review = await services_of(request).frontend.reviewed(appealed)
+        review = await services_of(request).frontend.reviewed(tenant, appealed)
         await stores.appeals.add_review(tenant, appeal.id, msgspec.json.encode(review))
     except ServingError as error:
         logger.warning("the appeal %s is kept without a review: %s", appeal.id, error)
@@ -72,6 +81,7 @@ async def create_appeal(request: Request) -> dict[str, Any]:
 
 
 @router.get("/safety/appeals")
+@needs(Right.SAFETY_REVIEW)
 async def list_appeals(request: Request) -> dict[str, Any]:
     """The newest first."""
     found = await _stores(request).appeals.find(tenant_in_state(request), page_of(request.query_params))
@@ -79,6 +89,7 @@ async def list_appeals(request: Request) -> dict[str, Any]:
 
 
 @router.get("/safety/appeals/{appeal}")
+@needs(Right.SAFETY_REVIEW)
 async def retrieve_appeal(request: Request, appeal: str) -> dict[str, Any]:
     return _appeal(await _stores(request).appeals.get(tenant_in_state(request), appeal))
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from api.charging.charging import Charging
 from api.completions.store_writer import CompletionStoreWriter
 from api.context.manager import ContextManager
 from api.edge.capacity import Capacity, Standstill
@@ -25,6 +26,8 @@ class IngressServices:
     cluster: ClusterPort
     receipts: ReceiptLog
     chat_state: ChatState
+    charging: Charging | None
+    """None where nothing is recorded."""
     completion_writer: CompletionStoreWriter
     context: ContextManager
     titles: Titles

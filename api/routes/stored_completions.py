@@ -7,7 +7,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from api.identity.rights import Right
+from api.identity.route_rights import needs
 from api.identity.tenants import tenant_in_state
+from api.routes.counted_requests import counted
 from api.routes.services import services_of
 from api.server.json_body import object_of
 from api.state.lifecycle import ChatState
@@ -20,6 +23,7 @@ router = APIRouter(prefix="/v1/chat/completions")
 
 
 @router.get("")
+@needs(Right.STATE_READ)
 async def list_completions(request: Request) -> dict[str, Any]:
     """List stored completions, the oldest first. `model`, `user` and `metadata[key]=value` are filters."""
     query, page = request.query_params, page_of(request.query_params, "asc")
@@ -30,11 +34,14 @@ async def list_completions(request: Request) -> dict[str, Any]:
 
 
 @router.get("/{completion}")
+@needs(Right.STATE_READ)
 async def retrieve(request: Request, completion: str) -> dict[str, Any]:
     return await _store(request).get(tenant_in_state(request), completion)
 
 
 @router.post("/{completion}")
+@needs(Right.STATE_READ, Right.STATE_WRITE)
+@counted
 async def update(request: Request, completion: str) -> dict[str, Any]:
     body = await object_of(request, frozenset({"metadata"}))
     if "metadata" not in body:
@@ -43,12 +50,14 @@ async def update(request: Request, completion: str) -> dict[str, Any]:
 
 
 @router.delete("/{completion}")
+@needs(Right.STATE_WRITE)
 async def delete(request: Request, completion: str) -> dict[str, Any]:
     await _store(request).delete(tenant_in_state(request), completion)
     return {"id": completion, "object": "chat.completion.deleted", "deleted": True}
 
 
 @router.get("/{completion}/messages")
+@needs(Right.STATE_READ)
 async def messages(request: Request, completion: str) -> dict[str, Any]:
     """List the messages that a completion answers, the oldest first."""
     page = page_of(request.query_params, "asc")

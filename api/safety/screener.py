@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from cachetools import LRUCache
 
+from api.identity.caller import NO_KEY
 from api.safety.audit.decision_record import AuditPort, DecisionRecord
 from api.safety.classifiers.classifier_loading import load_classifier
 from api.safety.guards.guard import Guard
@@ -70,29 +71,29 @@ class Screener:
         if all(in_force.policy.stage(stage).runs is Runs.NEVER for stage in SafetyStage):
             return None
         of_input, of_output = _tightened(in_force, asked.of_input), _tightened(in_force, asked.of_output)
-        stages = self._stages
+        stages = self._stages(tenant)
         record = DecisionRecord(self._audit, stages, tenant, request_id)
         return Screening(of_input, of_output, stages, self._tokens, self._cleared, record)
 
-    async def scored(self, texts: Sequence[str], in_thread: InThread[Any]) -> list[Scored]:
-        """What all stages find in texts, whatever the policy of the tenant does about it."""
-        return list(await asyncio.gather(*(scored_text(text, self._stages, in_thread) for text in texts)))
+    async def scored(self, tenant: str, texts: Sequence[str], in_thread: InThread[Any]) -> list[Scored]:
+        """What all stages find in texts of a tenant, whatever its policy does about it."""
+        stages = self._stages(tenant)
+        return list(await asyncio.gather(*(scored_text(text, stages, in_thread) for text in texts)))
 
-    async def reviewed(self, appealed: Appealed, in_thread: InThread[Any]) -> Review:
-        """What all stages find now in a text that was withheld."""
-        return await review_of(appealed, self._stages, in_thread)
+    async def reviewed(self, tenant: str, appealed: Appealed, in_thread: InThread[Any]) -> Review:
+        """What all stages find now in a text of a tenant that was withheld."""
+        return await review_of(appealed, self._stages(tenant), in_thread)
 
     @property
     def version(self) -> str:
         """Of what screens."""
-        stages = self._stages
+        stages = self._stages(NO_KEY)
         versions = [stages.rules_version, *(stage.version for stage in (stages.classifier, stages.guard) if stage)]
         return hashlib.sha256("/".join(versions).encode()).hexdigest()[:12]
 
-    @property
-    def _stages(self) -> Stages:
+    def _stages(self, tenant: str) -> Stages:
         data = self._folder.data
-        return Stages(data.rules, data.rules_version, self._classifier, self._guard)
+        return Stages(data.rules, data.rules_version, self._classifier, self._guard, tenant)
 
     async def _refresh(self) -> None:
         while True:

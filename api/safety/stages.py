@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from api.identity.caller import NO_KEY
 from api.safety.classifiers.classifier import TextClassifier
 from api.safety.guards.dialects.dialect import GuardNonsense
 from api.safety.guards.guard import Guard, GuardUnavailable
@@ -29,6 +30,8 @@ class Stages(NamedTuple):
     rules_version: str
     classifier: TextClassifier | None
     guard: Guard | None
+    tenant: str = NO_KEY
+    """Whose texts they screen."""
 
 
 @dataclass
@@ -57,7 +60,8 @@ async def ask_guard(stages: Stages, text: str, policy: Policy, notes: GuardNotes
     try:
         deadline_s = policy.stage(SafetyStage.GUARD).deadline_s
         is_answer = role is TextRole.ANSWER
-        scores = counted(role, await stages.guard.scores(text, is_answer=is_answer, deadline_s=deadline_s))
+        scores = await stages.guard.scores(text, tenant=stages.tenant, is_answer=is_answer, deadline_s=deadline_s)
+        scores = counted(role, scores)
     except (GuardUnavailable, GuardNonsense) as error:
         notes.was_asked = True
         metrics.SAFETY_FAILURES.labels(SafetyStage.GUARD).inc()

@@ -55,11 +55,23 @@ class ClusterHandle:
     async def metrics_page(self) -> bytes:
         return await self._metrics_page.get()
 
+    async def scrapes(self) -> list[Scrape]:
+        """The metrics of every replica that answers in time."""
+        return (await _scrapes_of(self._deployments))[0]
+
 
 async def metrics_page_of(deployments: Sequence[Deployment], cells: Sequence[CellName | None] = ()) -> bytes:
     """Prometheus text: the metrics of every replica that answers in time, and the number of replicas that do not.
     `cells`: the cell of each deployment. Those without an entry belong to none.
     """
+    scrapes, num_missing = await _scrapes_of(deployments, cells)
+    return await asyncio.to_thread(render, scrapes, num_missing)
+
+
+async def _scrapes_of(
+    deployments: Sequence[Deployment], cells: Sequence[CellName | None] = ()
+) -> tuple[list[Scrape], dict[str, int]]:
+    """The scrapes, and the number of replicas of each deployment that gave none."""
     answers = await asyncio.gather(*(broadcast(handle, "scrape") for handle in deployments))
     num_missing, scrapes = {}, list[Scrape]()
     for handle, replicas, cell in zip_longest(deployments, answers, cells):
@@ -68,4 +80,4 @@ async def metrics_page_of(deployments: Sequence[Deployment], cells: Sequence[Cel
             logger.warning("%d replicas of %s gave no metrics: %s", len(missing), handle.deployment_name, missing)
         num_missing[handle.deployment_name] = len(missing)
         scrapes += [replace(answer, cell=cell) for answer in replicas if isinstance(answer, Scrape)]
-    return await asyncio.to_thread(render, scrapes, num_missing)
+    return scrapes, num_missing

@@ -47,12 +47,14 @@ class HttpListener:
         self._sweeping = asyncio.create_task(_sweep(gatekeeper))
 
     @classmethod
-    async def start(cls, app: ASGIApp, gatekeeper: Gatekeeper, service: str) -> "HttpListener":
-        """A listener on the address of the gatekeeper's config, for a replica of `service`. Raises OSError if the
-        address cannot be bound.
+    async def start(
+        cls, app: ASGIApp, gatekeeper: Gatekeeper, service: str, setting: str = "ingress.port"
+    ) -> "HttpListener":
+        """A listener on the address of the gatekeeper's config, for a replica of `service`. `setting`: the key of the
+        Serve config with the port. Raises OSError if the address cannot be bound.
         """
         config = gatekeeper.config
-        listening = await listening_socket(config, service)
+        listening = await listening_socket(config, service, setting)
         _allow_files(config.max_connections + OTHER_FILES)
         server = uvicorn.Server(
             uvicorn.Config(

@@ -1,4 +1,4 @@
-"""The port of a service on one machine: its ingress replicas share it, and nobody else does.
+"""A port of a service on one machine: its ingress replicas share it, and nobody else does.
 
 Linux gives a port to several sockets that all ask for it (SO_REUSEPORT), and spreads the connections over them. So the
 successor of a replica listens before the replica ends. Two services that share a port by mistake would each get a part
@@ -33,9 +33,9 @@ value, a client that reads nothing is noticed later; with a lower value, a fast 
 """
 
 
-async def listening_socket(config: IngressConfig, service: str) -> socket.socket:
-    """A socket that listens on the address of `config`, beside those of other replicas of the service. Raises OSError
-    if the address cannot be bound.
+async def listening_socket(config: IngressConfig, service: str, setting: str) -> socket.socket:
+    """A socket that listens on the address of `config`, beside those of other replicas of the service. `setting`: the
+    key of the Serve config with the port. Raises OSError if the address cannot be bound.
     """
     deadline = asyncio.get_running_loop().time() + BIND_TIMEOUT_S
     while True:
@@ -49,14 +49,16 @@ async def listening_socket(config: IngressConfig, service: str) -> socket.socket
         except OSError as error:
             if asyncio.get_running_loop().time() > deadline:
                 raise OSError(
-                    f"cannot listen on {config.host}:{config.port} ({error.strerror}): choose another ingress.port; "
+                    f"cannot listen on {config.host}:{config.port} ({error.strerror}): choose another {setting}; "
                     "if Serve's own proxy listens there, set proxy_location: Disabled"
                 ) from error
         await asyncio.sleep(BIND_RETRY_S)
 
 
 async def _service_on(config: IngressConfig) -> str | None:
-    """The service of the replica that listens on the address. None if nobody listens there who says so in time."""
+    """The service of the replica that listens on the address. None if nobody listens there who says so in time. A
+    refusal says so, too: the admin port refuses this question for its lack of a key.
+    """
     host = LOOPBACK if config.host == ALL_INTERFACES else config.host
     try:
         async with asyncio.timeout(ASK_TIMEOUT_S):

@@ -1,7 +1,7 @@
 """What the operator does with tenants and their keys: rotation, rewrapping and erasure."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import LiteralString
 
@@ -11,6 +11,7 @@ from api.state.postgres.queries import queries
 from api.state.postgres.sealed_tables import SEALED_TABLES, TABLES, SealedTable, deletion_from
 from api.state.postgres.tenant_transaction import TenantDatabase, TenantTransaction
 from api.state.redis.client import RedisClient
+from api.state.redis.usage_stream import STREAM, forget_end_users
 from cluster.errors import NotFound, StateUnavailable
 
 ERASED_AT_ONCE = 500
@@ -32,13 +33,21 @@ SCANNED_AT_ONCE = 1000
 """Names that one command looks at in Redis. More makes fewer commands; fewer blocks Redis for less time."""
 
 _SQL = queries("administration.sql")
+_FORGET_END_USERS = {
+    "usage_openings": _SQL["forget_end_users_of_openings"],
+    "usage_ledger": _SQL["forget_end_users"],
+    "usage_day_sums": _SQL["forget_end_users_of_sums"],
+}
+"""The statements that forget the names of end users, by table."""
 
 Report = Callable[[str], None]
 
 
 class Administration:
-    def __init__(self, database: TenantDatabase, keys: TenantKeys, redis: RedisClient, report: Report) -> None:
-        """`report`: called with a line of text after each step."""
+    def __init__(
+        self, database: TenantDatabase, keys: TenantKeys, redis: Sequence[RedisClient], report: Report
+    ) -> None:
+        """`redis`: all that may have data of tenants. `report`: called with a line of text after each step."""
         self._database = database
         self._keys = keys
         self._redis = redis
@@ -66,7 +75,10 @@ class Administration:
         await asyncio.sleep(REPLICAS_LOOK_S)
         erased = {table: await self._emptied(tenant, table) for table in TABLES}
         self._report(f"{sum(erased.values())} rows are deleted")
+        for table, forget in _FORGET_END_USERS.items():
+            erased[f"{table} (names of end users)"] = await self._without_end_users(tenant, forget)
         erased["Redis"] = await self._delete_from_redis(tenant)
+        erased[f"{STREAM} (names of end users)"] = sum([await forget_end_users(redis, tenant) for redis in self._redis])
         async with self._alone(tenant) as transaction:
             await transaction.execute(_SQL["end_erasure"])
         return erased
@@ -140,16 +152,31 @@ class Administration:
             if deleted < ERASED_AT_ONCE:
                 return number
 
+    async def _without_end_users(self, tenant: str, forget: LiteralString) -> int:
+        """Rows of the ledger outlive their tenant, for invoices. Returns the number of names that they lose."""
+        number = 0
+        while True:
+            async with self._as_tenant(tenant) as transaction:
+                forgotten = await transaction.execute(forget, limit=ERASED_AT_ONCE)
+            number += forgotten
+            if forgotten < ERASED_AT_ONCE:
+                return number
+
     async def _delete_from_redis(self, tenant: str) -> int:
         """Returns the number of deleted names. Raises StateUnavailable."""
+        of_limits = f"baton:*:{{{tenant}}}:*"  # names with the tenant as hash tag
+        patterns = (f"baton:*:{tenant}:*", of_limits)
+        return sum([await self._delete_names(redis, pattern) for redis in self._redis for pattern in patterns])
+
+    async def _delete_names(self, redis: RedisClient, pattern: str) -> int:
         number, cursor = 0, 0
         while True:
-            found = await self._redis.run(("SCAN", cursor, "MATCH", f"baton:*:{tenant}:*", "COUNT", SCANNED_AT_ONCE))
+            found = await redis.run(("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED_AT_ONCE))
             if found is None:
                 raise StateUnavailable("Redis is away, and may have copies of the tenant's data", 1.0)
             cursor, names = int(found[0][0]), found[0][1]
             if names:
-                await self._redis.run(("DEL", *names))
+                await redis.run(("DEL", *names))
                 number += len(names)
             if cursor == 0:
                 return number

@@ -7,24 +7,28 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from api.state.administration import Administration
 from api.state.encryption.master_keys import master_key
 from api.state.encryption.tenant_keys import TenantKeys
 from api.state.event_streams.event_log import LogSpace
 from api.state.event_streams.live_tails import LiveTails
+from api.state.postgres.accounts.account_stores import AccountStores
+from api.state.postgres.accounts.known_accounts import KnownAccounts
 from api.state.postgres.database import EVERY_TENANT, RETRY_AFTER_S, Database
+from api.state.postgres.ledger.ledger_store import LedgerStore
 from api.state.postgres.tenant_transaction import TenantDatabase
 from api.state.redis.client import RedisClient
 from api.state.redis.idempotency_keys import IdempotencyKeys
 from api.state.redis.read_cache import ReadCache
 from api.state.stores import Stores, stores_in
-from cluster.config.environment import DATABASE_URL_VARIABLE, REDIS_URL_VARIABLE
+from cluster.config.environment import DATABASE_URL_VARIABLE, LIMITS_REDIS_URL_VARIABLE, REDIS_URL_VARIABLE
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError, StateUnavailable
 from cluster.repository import REPO_ROOT
 from cluster.services.postgres import POSTGRES_FOLDER, LocalPostgres
-from cluster.services.redis import REDIS_FOLDER, LocalRedis
+from cluster.services.redis import KEEPING, LIMITS_REDIS_FOLDER, REDIS_FOLDER, LocalRedis
 
 logger = logging.getLogger("baton.state")
 
@@ -45,8 +49,11 @@ answers sooner while many run; more takes memory that the replica needs for requ
 
 
 class ChatState:
-    def __init__(self, config: StateConfig) -> None:
-        """Raises ValueError for an invalid master key or URL of Redis, OSError if the file of the master key cannot be
+    def __init__(self, config: StateConfig, *, serves: bool = False, publishes_usage: bool = False) -> None:
+        """`serves`: whether requests are served with it. Then credentials are looked up and usage is recorded, each on
+        a connection of its own. `publishes_usage`: as in `LedgerStore`.
+
+        Raises ValueError for an invalid master key or URL of Redis, OSError if the file of the master key cannot be
         read or written.
         """
         self._config = config
@@ -61,6 +68,13 @@ class ChatState:
         """The same database on a connection that requests cannot keep busy, so that generation claims are renewed under
         any load.
         """
+        self._serves = serves
+        self._publishes_usage = publishes_usage
+        self._checking: Database | None = None
+        """The same database on a connection on which nothing but credentials is looked up."""
+        self._recording: Database | None = None
+        """The same database on a connection on which nothing but usage is written."""
+        self.known_accounts = KnownAccounts(self._checked_in)
         self._stores: Stores | None = None
         self._unreadable: str | None = None
         """Why the stored conversations cannot be read although PostgreSQL can be reached. None if they can be read."""
@@ -70,14 +84,28 @@ class ChatState:
 
         self.log_space = LogSpace(MAX_LOG_BYTES, config.max_response_bytes)
         """The memory for the event logs of running responses."""
-        self._redis = RedisClient()
-        self.live_tails = LiveTails(self._redis)
-        self.idempotency_keys = IdempotencyKeys(self._redis, self._keys.hashed)
-        self.cache = ReadCache(self._redis, self._keys, config.cache_s)
+        self.redis = RedisClient()
+        self.limits_redis = RedisClient()
+        """Counts limits and budgets. The embedded one is a server of its own, so that no tenant has its limits
+        forgotten by storing much.
+        """
+        self.hashed = self._keys.hashed
+        """A keyed hash of texts from clients."""
+        self.live_tails = LiveTails(self.redis)
+        self.idempotency_keys = IdempotencyKeys(self.redis, self.hashed)
+        self.cache = ReadCache(self.redis, self._keys, config.cache_s)
         redis_url = os.environ.get(REDIS_URL_VARIABLE) or config.redis_url
-        self._local_redis = None if redis_url else LocalRedis(folder / REDIS_FOLDER)
+        limits_url = os.environ.get(LIMITS_REDIS_URL_VARIABLE) or config.limits_redis_url or redis_url
+        self._local_redis: list[tuple[RedisClient, LocalRedis]] = []
+        """The servers that Baton runs itself, each with the client that uses it."""
         if redis_url:
-            self._redis.reach(redis_url)
+            self.redis.reach(redis_url)
+        else:
+            self._local_redis.append((self.redis, LocalRedis(folder / REDIS_FOLDER)))
+        if limits_url:
+            self.limits_redis.reach(limits_url)
+        else:
+            self._local_redis.append((self.limits_redis, LocalRedis(folder / LIMITS_REDIS_FOLDER, KEEPING)))
 
     def start(self) -> None:
         """Start the background jobs, which make the stores ready. Requests without a conversation need not wait for
@@ -90,6 +118,11 @@ class ChatState:
             (self.look_for_redis, LOOK_INTERVAL_S),
         )
         self._jobs = [asyncio.create_task(_repeat(job, interval_s)) for job, interval_s in jobs]
+
+    async def reached(self, within_s: float | None = None) -> None:
+        """Returns when PostgreSQL has been reached once, or after this time if there is one."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._is_ready.wait(), within_s)
 
     @property
     def stores(self) -> Stores:
@@ -117,14 +150,15 @@ class ChatState:
             job.cancel()
         if self._jobs:
             await asyncio.wait(self._jobs)
-        for database in (self._writing, self._database):
-            if database is not None:
-                await database.close()
+        for database in self._databases():
+            await database.close()
         await self.live_tails.close()
-        await self._redis.close()
-        for local in (self.local, self._local_redis):
-            if local is not None:
-                await asyncio.to_thread(local.stop)
+        await self.redis.close()
+        await self.limits_redis.close()
+        if self.local is not None:
+            await asyncio.to_thread(self.local.stop)
+        for _, server in self._local_redis:
+            await asyncio.to_thread(server.stop)
 
     async def _tend(self) -> None:
         await self.look()
@@ -154,12 +188,17 @@ class ChatState:
             assert self._url is not None
             self._database = Database(self._url, self._config.max_connections, self._config.max_bytes_of)
             self._writing = Database(self._url, 1)
-            for database in (self._database, self._writing):
+            self._checking = Database(self._url, 1) if self._serves else None
+            self._recording = Database(self._url, 1) if self._serves else None
+            for database in self._databases():
                 await database.open()
         if self._stores is None:
             await self._database.migrate()
             await self._check_master_key(self._database)
-            stores = stores_in(self._database, self._writing, self._keys, self.live_tails, self.cache, self._config)
+            ledger = LedgerStore(self._recording or self._writing, publishes=self._publishes_usage)
+            stores = stores_in(
+                self._database, self._writing, ledger, self._keys, self.live_tails, self.cache, self._config
+            )
             await stores.search.check()
             self._stores = stores
             stores.event_writer.start()
@@ -167,7 +206,7 @@ class ChatState:
         try:
             await self._database.probe()
         except StateUnavailable:
-            for database in (self._database, self._writing):
+            for database in self._databases():
                 await database.drop_broken()
             raise
         async with self._writing.transaction(EVERY_TENANT) as transaction:
@@ -176,7 +215,25 @@ class ChatState:
     def administration(self, report: Callable[[str], None]) -> Administration:
         """The administration of the database that `look` has reached."""
         assert self._database is not None
-        return Administration(TenantDatabase(self._database, self._keys), self._keys, self._redis, report)
+        return Administration(
+            TenantDatabase(self._database, self._keys), self._keys, (self.redis, self.limits_redis), report
+        )
+
+    def accounts(self) -> AccountStores:
+        """The accounts. Raises StateUnavailable before `look` has reached and migrated the database."""
+        if self._database is None or not self._is_ready.is_set():
+            raise StateUnavailable("the accounts cannot be reached yet", RETRY_AFTER_S)
+        return AccountStores.of(self._database)
+
+    def _checked_in(self) -> Database:
+        """Where credentials are looked up. Raises StateUnavailable before it is reached and migrated."""
+        if self._checking is None or not self._is_ready.is_set():
+            raise StateUnavailable("the accounts cannot be reached yet", RETRY_AFTER_S)
+        return self._checking
+
+    def _databases(self) -> list[Database]:
+        found = (self._recording, self._checking, self._writing, self._database)
+        return [one for one in found if one is not None]
 
     async def _check_master_key(self, database: Database) -> None:
         self._unreadable = None
@@ -190,11 +247,22 @@ class ChatState:
             raise
 
     async def look_for_redis(self) -> None:
-        """Start Redis if Baton runs it, and check whether it can be reached. Raises ServiceFailed."""
-        if self._local_redis is not None and not self._local_redis.is_running:
-            self._redis.reach(await asyncio.to_thread(self._local_redis.start))
-        await self._redis.run(("PING",))  # finds an outage, and its end, before a request has to
+        """Start the servers of Redis that Baton runs, and check whether they can be reached. One that does not start
+        keeps no other from it. Raises ServiceFailed.
+        """
+        stopped = [(client, server) for client, server in self._local_redis if not server.is_running]
+        started = await asyncio.gather(
+            *(asyncio.to_thread(server.start) for _, server in stopped), return_exceptions=True
+        )
+        for (client, _), url in zip(stopped, started, strict=True):
+            if isinstance(url, str):
+                client.reach(url)
+        for client in (self.redis, self.limits_redis):
+            await client.run(("PING",))  # finds an outage, and its end, before a request has to
         await self.cache.settle()
+        for failure in started:
+            if isinstance(failure, BaseException):
+                raise failure
 
 
 async def _repeat(job: Callable[[], Awaitable[None]], interval_s: float) -> None:

@@ -8,13 +8,16 @@ from api.state.event_streams.live_tails import LiveTails
 from api.state.event_streams.orphans import Orphans
 from api.state.event_streams.response_events import ResponseEvents
 from api.state.postgres.database import Database
+from api.state.postgres.ledger.ledger_jobs import LedgerJobs
+from api.state.postgres.ledger.ledger_store import LedgerStore
+from api.state.postgres.ledger.usage_sums import UsageSums
 from api.state.postgres.stores.appeals import AppealStore
 from api.state.postgres.stores.audit import AuditStore
 from api.state.postgres.stores.chat_completions import ChatCompletions
 from api.state.postgres.stores.conversations import Conversations
 from api.state.postgres.stores.feedback import FeedbackStore
 from api.state.postgres.stores.history_space import HistorySpace
-from api.state.postgres.stores.items import Limits
+from api.state.postgres.stores.items import ItemLimits
 from api.state.postgres.stores.responses import Responses
 from api.state.postgres.stores.retention import Retention
 from api.state.postgres.stores.search import Search
@@ -40,11 +43,15 @@ class Stores(NamedTuple):
     audit: AuditStore
     appeals: AppealStore
     retention: Retention
+    usage: UsageSums
+    ledger: LedgerStore
+    ledger_jobs: LedgerJobs
 
 
 def stores_in(
     database: Database,
     writing: Database,
+    ledger: LedgerStore,
     keys: TenantKeys,
     live_tails: LiveTails,
     cache: ReadCache,
@@ -52,7 +59,7 @@ def stores_in(
 ) -> Stores:
     """`writing`: the same database on a connection of its own, for the events of running responses."""
     tenants = TenantDatabase(database, keys)
-    limits = Limits(config.max_item_bytes, config.max_conversation_items, config.max_conversation_bytes)
+    limits = ItemLimits(config.max_item_bytes, config.max_conversation_items, config.max_conversation_bytes)
     return Stores(
         conversations=Conversations(tenants, limits),
         responses=Responses(tenants, limits, HistorySpace(config.max_histories_bytes)),
@@ -66,4 +73,7 @@ def stores_in(
         audit=AuditStore(tenants),
         appeals=AppealStore(tenants),
         retention=Retention(tenants, cache, config),
+        usage=UsageSums(database),
+        ledger=ledger,
+        ledger_jobs=LedgerJobs(database),
     )

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from api.wire.response_headers import RETRY_AFTER, SAFETY_EVENT, SHOULD_RETRY
-from cluster.errors import ContentFiltered, Overloaded, ServingError, Unauthorized
+from cluster.errors import ContentFiltered, Overloaded, QuotaExceeded, RateLimited, ServingError, Unauthorized
 
 MAX_MESSAGE, MAX_PARAM = 2000, 200
 """Characters of an error's message and of its `param` on the wire. An error may repeat megabytes that the client has
@@ -27,7 +27,10 @@ def error_body(error: ServingError) -> dict[str, Any]:
 
 def error_headers(error: ServingError) -> dict[str, str]:
     if isinstance(error, Overloaded):
-        return {RETRY_AFTER: str(max(1, math.ceil(error.retry_after_s)))}
+        limits = error.headers if isinstance(error, RateLimited) else {}
+        return {**limits, RETRY_AFTER: str(max(1, math.ceil(error.retry_after_s)))}
+    if isinstance(error, QuotaExceeded):
+        return {SHOULD_RETRY: "false"}
     if isinstance(error, Unauthorized):
         return {"www-authenticate": "Bearer"}
     if isinstance(error, ContentFiltered):

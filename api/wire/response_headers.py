@@ -36,5 +36,16 @@ STALE = "x-baton-stale"
 SERVICE = "x-baton-service"
 """The random name of the application that the ingress replica is of. Every answer has it."""
 
-EXPOSED = (REQUEST_ID, RETRY_AFTER, SHOULD_RETRY, SAFETY_EVENT, PATH, SLO, PREDICTED, SOURCES, STALE, SERVICE)
+LIMIT_REQUESTS, LIMIT_TOKENS = "x-ratelimit-limit-requests", "x-ratelimit-limit-tokens"
+REMAINING_REQUESTS, REMAINING_TOKENS = "x-ratelimit-remaining-requests", "x-ratelimit-remaining-tokens"
+RESET_REQUESTS, RESET_TOKENS = "x-ratelimit-reset-requests", "x-ratelimit-reset-tokens"
+"""Of the limits per minute of the request, the one that has the least left: the limit, what is left of it, and the time
+until it is whole again, as "1s", "6m0s" or "250ms".
+"""
+
+_RATE_LIMITS = (LIMIT_REQUESTS, LIMIT_TOKENS, REMAINING_REQUESTS, REMAINING_TOKENS, RESET_REQUESTS, RESET_TOKENS)
+EXPOSED = (
+    *(REQUEST_ID, RETRY_AFTER, SHOULD_RETRY, SAFETY_EVENT, PATH, SLO, PREDICTED, SOURCES, STALE, SERVICE),
+    *_RATE_LIMITS,
+)
 """All of them. Pages of listed origins may read them."""

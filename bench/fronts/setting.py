@@ -46,9 +46,13 @@ class Setting:
 
     @property
     def paced_conf(self) -> dict[str, Any]:
-        """The Serve config with the executor that keeps the pace, and the thin model if asked for; else as it is."""
+        """The Serve config with the executor that keeps the pace, the thin model if asked for, and no keys; else as it
+        is.
+        """
         application = self.conf["applications"][0]
-        return {**self.conf, "applications": [{**application, "args": {**self.args, "engine": self.engine}}]}
+        open_to_all = {"identity": {"required": False}, "admin": {"key_required": False}}
+        args = {**self.args, "engine": self.engine, **open_to_all}
+        return {**self.conf, "applications": [{**application, "args": args}]}
 
     @property
     def pace_file(self) -> Path:

@@ -157,15 +157,20 @@ class Baton(System):
 
     name = "baton"
 
+    def __init__(self, setting: Setting, driver: Driver) -> None:
+        super().__init__(setting, driver)
+        self.admin_port = free_port()
+
     def start(self) -> None:
         conf = self._setting.folder / "baton.yaml"
         conf.write_text(yaml.safe_dump(self._setting.paced_conf))
         baton = Path(sys.executable).with_name("baton")
-        child = self._spawn("others", [str(baton), "serve", str(conf), "--port", str(self.port)])
+        ports = ["--port", str(self.port), "--admin-port", str(self.admin_port)]
+        child = self._spawn("others", [str(baton), "serve", str(conf), *ports])
         wait(child, self._is_ready)
 
     def pulled_tokens(self) -> float | None:
-        return _pulled(self.port)
+        return _pulled(self.admin_port)
 
     def _is_ready(self) -> bool:
         body = get(self.port, "/readyz")

@@ -78,7 +78,7 @@ class EqualBaton(Baton):
     def _is_ready(self) -> bool:
         """All of its workers are known, not only the first of each pool."""
         pools = (self._setting.args[pool]["replicas"] for pool in ("prefill", "decode"))
-        return super()._is_ready() and known_workers(get(self.port, "/metrics") or "") == sum(pools)
+        return super()._is_ready() and known_workers(get(self.admin_port, "/metrics") or "") == sum(pools)
 
     def _spawn(self, part: str, argv: list[str], **environment: str) -> Child:
         return super()._spawn(part, argv, RAY_worker_niceness="0", **environment)

@@ -26,7 +26,7 @@ def fates(system: System, answers: Sequence[Answer]) -> list[Fate | None]:
     """What became of each answer, or None if it has no receipt. Other systems write no receipts."""
     if not isinstance(system, Baton):
         return []
-    body = get(system.port, f"/baton/receipts?last={2 * len(answers)}")
+    body = get(system.admin_port, f"/baton/receipts?last={2 * len(answers)}")
     by_id = {receipt["request_id"]: receipt for receipt in json.loads(body or '{"receipts": []}')["receipts"]}
     return [_fate(by_id.get(answer.answer_id)) for answer in answers]
 

@@ -21,7 +21,7 @@ from bench.safety.slow_guard import SlowGuard
 from bench.safety.stage_cost import FOLDER, Everything
 from cluster.config.application import parse
 from cluster.messages.generation import GenerateRequest, TokenDelta
-from router.session.receipt import Terms
+from router.session.receipt import RequestObserver, Terms
 from tests.component.fake_engines import FakeEngines, FakeSession
 
 PACE_S = 0.02
@@ -51,8 +51,8 @@ class PacedEngines(FakeEngines):
         """In turn, from now on."""
         self._next = cycle(texts)
 
-    def start_session(self, request: GenerateRequest, terms: Terms) -> FakeSession:
-        return PacedSession(self, self.sequence(0, next(self._next)))
+    def start_session(self, request: GenerateRequest, terms: Terms, observer: RequestObserver | None) -> FakeSession:
+        return PacedSession(self, self.sequence(0, next(self._next)), len(request.prompt_token_ids), observer)
 
     def answer(self, text: str) -> str:
         """The first TOKENS tokens of a text."""

@@ -103,15 +103,16 @@ class _Reading:
 
 @contextmanager
 def started(conf: dict[str, Any]) -> Iterator[Service]:
-    """`baton serve` with this Serve config, titles off, and an empty PostgreSQL. Raises FailedStart."""
+    """`baton serve` with this Serve config, titles off, no API keys, and an empty PostgreSQL. Raises FailedStart."""
     data, port = FOLDER / "state", free_port()
     LocalPostgres(data / POSTGRES_FOLDER).stop()  # of a run that was killed
     shutil.rmtree(data, ignore_errors=True)
     config_file = FOLDER / "chat-state.yaml"
     (FOLDER / "logs").mkdir(parents=True, exist_ok=True)
     config_file.write_text(yaml.safe_dump(_with_state(conf, {"data_dir": str(data), "titles": False})))
+    ports = ["--port", str(port), "--admin-port", str(free_port())]
     child = Child(
-        [str(Path(sys.executable).with_name("baton")), "serve", str(config_file), "--port", str(port)],
+        [str(Path(sys.executable).with_name("baton")), "serve", str(config_file), *ports],
         {**census.marks(SYSTEM, "others"), "PYTHONPATH": str(REPO_ROOT)},
         FOLDER / "logs" / "chat-state.log",
         cwd=FOLDER,
@@ -138,7 +139,8 @@ def _answers(port: int, path: str) -> bool:
 
 def _with_state(conf: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
     application = conf["applications"][0]
-    args = {**application["args"], "state": {**application["args"].get("state", {}), **state}}
+    own = application["args"]
+    args = {**own, "identity": {"required": False}, "state": {**own.get("state", {}), **state}}
     return {**conf, "applications": [{**application, "args": args}]}
 
 

@@ -1,12 +1,23 @@
-"""What a command of the command line asks a running service."""
+"""What a command of the command line asks the admin port of a running service."""
 
+import argparse
+import os
 import sys
 import urllib.error
 import urllib.request
 from http.client import HTTPException
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
+import yaml
+
+from api.identity.admin.admin_key import ADMIN_KEY_FILE, known_admin_key
+from cluster.cli.conf_option import add_conf_option, config_of
+from cluster.config.application import AppConfig
+from cluster.config.environment import ADMIN_KEY_VARIABLE
+from cluster.config.network import ALL_INTERFACES, LOOPBACK, is_loopback
+from cluster.repository import REPO_ROOT
 
 R = TypeVar("R")
 PROBE_TIMEOUT_S = 10.0
@@ -15,21 +26,84 @@ delays the error of a service that hangs; shorter fails on a busy one.
 """
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Opens URLs without the proxies of the environment. The service is on this machine."""
+_HINTS = {
+    401: ": the admin key is not that of this service",
+    404: ": is this its admin port (admin.port of the config)?",
+}
+"""What an operator should look at, by the status of an answer."""
 
 
-def ask(service: str, path: str, answer: type[R]) -> tuple[R, bytes] | None:
-    """The answer of the service at an URL, and its text. Prints what is wrong and returns None if there is none."""
-    url = f"{service.rstrip('/')}{path}"
+class AdminPort(NamedTuple):
+    url: str
+    key: str | None
+    """None if none is required."""
+
+
+def add_service_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--url", help="address of the admin port (default: that of the config, http://127.0.0.1:8001 if it names none)"
+    )
+    add_conf_option(parser)
+
+
+def ask(arguments: argparse.Namespace, path: str, answer: type[R]) -> tuple[R, bytes] | None:
+    """The answer of the service that the options name, and its text. Prints what is wrong and returns None if there is
+    none.
+    """
     try:
-        with DIRECT.open(url, timeout=PROBE_TIMEOUT_S) as response:
+        port = _admin_port(arguments)
+    except (OSError, ValueError, LookupError, yaml.YAMLError) as error:
+        print(f"baton: {error}", file=sys.stderr)
+        return None
+    url = f"{port.url}{path}"
+    try:
+        request = urllib.request.Request(url)
+        if port.key is not None:
+            request.add_unredirected_header("Authorization", f"Bearer {port.key}")
+        with DIRECT.open(request, timeout=PROBE_TIMEOUT_S) as response:
             body: bytes = response.read()
         return msgspec.json.decode(body, type=answer), body
     except urllib.error.HTTPError as error:
-        wrong = f"{url} answers {error.code} {error.reason}"
+        wrong = f"{url} answers {error.code} {error.reason}{_HINTS.get(error.code, '')}"
     except (OSError, HTTPException) as error:
         cause = getattr(error, "reason", error)
-        wrong = f"no service answers at {service} ({cause}); `baton serve` starts one"
+        wrong = f"no service answers at {port.url} ({cause}); `baton serve` starts one"
     except ValueError as error:  # the URL is invalid, or the answer is not Baton's
         wrong = f"{url} is not a Baton service: {error}"
     print(f"baton: {wrong}", file=sys.stderr)
     return None
+
+
+def about_admin_port(config: AppConfig) -> str:
+    """What a user is told about the admin port when the service is ready, in one line."""
+    if not config.admin.key_required:
+        key = "without a key"
+    elif os.environ.get(ADMIN_KEY_VARIABLE):
+        key = f"with the key of {ADMIN_KEY_VARIABLE}"
+    else:
+        key = f"with the key in {REPO_ROOT / config.state.data_dir / ADMIN_KEY_FILE}"
+    return f"Metrics and the admin API are on {_url_of(config)}, {key}."
+
+
+def _url_of(config: AppConfig) -> str:
+    host = LOOPBACK if config.admin.host == ALL_INTERFACES else config.admin.host
+    return f"http://{host}:{config.admin.port}"
+
+
+def _admin_port(arguments: argparse.Namespace) -> AdminPort:
+    """Where to ask, and with which key. The key in a file is sent to this machine alone.
+
+    Raises OSError, ValueError, LookupError or YAMLError if the config or the key cannot be read.
+    """
+    given: str | None = arguments.url
+    if given is not None and (key := os.environ.get(ADMIN_KEY_VARIABLE)):
+        return AdminPort(given.rstrip("/"), key)
+    config = config_of(arguments)
+    url = _url_of(config) if given is None else given.rstrip("/")
+    if not config.admin.key_required:
+        return AdminPort(url, None)
+    if given is not None and not is_loopback(urlsplit(given).hostname or LOOPBACK):
+        raise LookupError(
+            f"set {ADMIN_KEY_VARIABLE} to the admin key of {given}: the key in a file is sent nowhere else"
+        )
+    return AdminPort(url, known_admin_key(REPO_ROOT / config.state.data_dir))

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 
-from cluster.cli.ask_service import ask
+from cluster.cli.ask_service import add_service_options, ask
 from cluster.messages.ids import CellName
 from cluster.messages.views import CellState, CellsView, CellView
 
@@ -25,7 +25,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("action", nargs="?", choices=["drain", "open"], help="what to do with a cell")
     parser.add_argument("name", nargs="?", metavar="NAME", help="the cell")
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="address of the service (default: %(default)s)")
+    add_service_options(parser)
     parser.add_argument("--ray", metavar="HOST:PORT", help="address of Ray (default: RAY_ADDRESS, or this machine's)")
     parser.add_argument("--json", action="store_true", help="print the answer of GET /baton/cells")
     parser.set_defaults(run=_run)
@@ -35,7 +35,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.action is not None and arguments.name is None:
         print(f"baton: name the cell: baton cells {arguments.action} NAME", file=sys.stderr)
         return 2
-    answer = ask(arguments.url, "/baton/cells", CellsView)
+    answer = ask(arguments, "/baton/cells", CellsView)
     if answer is None:
         return 1
     view, body = answer

@@ -11,10 +11,14 @@ from cluster.config.application import AppConfig, parse
 
 def add_conf(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
     """`run`: the command. Returns the exit status."""
+    add_conf_option(parser)
+    parser.set_defaults(run=run)
+
+
+def add_conf_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--conf", type=Path, default=Path("conf/local.yaml"), help="Serve config (default: %(default)s)"
     )
-    parser.set_defaults(run=run)
 
 
 def config_of(arguments: argparse.Namespace) -> AppConfig:

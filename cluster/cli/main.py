@@ -1,11 +1,12 @@
 """The `baton` command.
 
-`baton serve` runs `serve run` for an operator: it applies --port and --model to the Serve config, shows progress while
-the engines start, prints when the service is ready, and stops everything it started on Ctrl-C. `baton probe` shows the
-links of a running service. `baton cells` shows, drains and opens its cells. `baton tenant` prints the tenant of an API
-key, erases tenants and rotates their keys. `baton state` rotates the master key. `baton audit` checks and exports the
-log of safety decisions. `baton safety` checks policies and texts. `baton compile` compiles the modules of placement and
-screening. `baton simulate` compares placement policies. `baton plan` sizes the pools for a load.
+`baton serve` runs `serve run` for an operator: it applies --port, --admin-port and --model to the Serve config, shows
+progress while the engines start, prints when the service is ready, and stops everything it started on Ctrl-C. `baton
+probe` shows the links of a running service. `baton cells` shows, drains and opens its cells. `baton tenant`, `baton
+project` and `baton key` manage accounts; `baton tenant` also erases tenants and rotates the keys that their data is
+sealed with. `baton state` rotates the master key. `baton audit` checks and exports the log of safety decisions. `baton
+safety` checks policies and texts. `baton compile` compiles the modules of placement and screening. `baton usage` sums
+the ledger of usage up. `baton simulate` compares placement policies. `baton plan` sizes the pools for a load.
 """
 
 import argparse
@@ -29,15 +30,19 @@ import yaml
 from cluster.cli import audit, cells, plan, safety, simulate
 from cluster.cli import compile as compiler
 from cluster.cli import state as cli_state
-from cluster.cli.ask_service import DIRECT, ask
+from cluster.cli.accounts.first_key import how_to_send_a_key
+from cluster.cli.accounts.keys import add_key_parser
+from cluster.cli.accounts.tenants import add_project_parser
+from cluster.cli.ask_service import DIRECT, about_admin_port, add_service_options, ask
 from cluster.cli.reader import run_for_reader
 from cluster.cli.serve_run import ServeRun
+from cluster.cli.tenants import usage as cli_usage
 from cluster.config.application import AppConfig, parse
 from cluster.config.network import ALL_INTERFACES, LOOPBACK, is_loopback
 from cluster.network.certificates import use_certificates
 from cluster.repository import REPO_ROOT
 from cluster.services.postgres import POSTGRES_FOLDER, LocalPostgres
-from cluster.services.redis import REDIS_FOLDER, LocalRedis
+from cluster.services.redis import LIMITS_REDIS_FOLDER, REDIS_FOLDER, LocalRedis
 from kvtransfer.transport.link_table import LinkTable, render
 
 LOG_FILE = Path(".baton/logs/serve.log")
@@ -109,6 +114,7 @@ def argument_parser() -> argparse.ArgumentParser:
         "conf", nargs="?", type=Path, default=Path("conf/local.yaml"), help="Serve config (default: %(default)s)"
     )
     serve.add_argument("--port", type=int, help="HTTP port (default: the port of the config)")
+    serve.add_argument("--admin-port", type=int, help="port of operators (default: the admin port of the config)")
     serve.add_argument("--model", help="model folder or hub name (default: the model of the config)")
     serve.set_defaults(run=_serve)
     probe = commands.add_parser(
@@ -118,13 +124,17 @@ def argument_parser() -> argparse.ArgumentParser:
         "the transport settings of each worker. Of each class of links, one is measured while its workers have no "
         "requests. Ends with 1 if the service does not answer or has no proved link.",
     )
-    probe.add_argument("--url", default="http://127.0.0.1:8000", help="address of the service (default: %(default)s)")
+    add_service_options(probe)
     probe.add_argument("--json", action="store_true", help="print the answer of GET /baton/links")
     probe.set_defaults(run=_probe)
     cells.add_parser(commands)
-    cli_state.add_parsers(commands)
+    cli_state.add_tenant_parser(commands)
+    add_project_parser(commands)
+    add_key_parser(commands)
+    cli_state.add_state_parser(commands)
     audit.add_parser(commands)
     safety.add_parser(commands)
+    cli_usage.add_parser(commands)
     compiler.add_parser(commands)
     simulate.add_parser(commands)
     plan.add_parser(commands)
@@ -133,9 +143,11 @@ def argument_parser() -> argparse.ArgumentParser:
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        config = configured(yaml.safe_load(arguments.conf.read_text()), arguments.port, arguments.model)
+        ports = {"ingress": arguments.port, "admin": arguments.admin_port}
+        config = configured(yaml.safe_load(arguments.conf.read_text()), ports, arguments.model)
         args = parse(config["applications"][0]["args"])
-        _require_free(args.ingress.host, args.ingress.port)
+        _require_free(args.ingress.host, args.ingress.port, "PORT= or --port")
+        _require_free(args.admin.host, args.admin.port, "ADMIN_PORT= or --admin-port")
         if os.environ.get("RAY_ADDRESS", _OWN_CLUSTER) == _OWN_CLUSTER:  # otherwise other nodes may have the files
             use_certificates(args.network.tls)
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -149,7 +161,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _probe(arguments: argparse.Namespace) -> int:
-    answer = ask(arguments.url, "/baton/links", LinkTable)
+    answer = ask(arguments, "/baton/links", LinkTable)
     if answer is None:
         return 1
     table, body = answer
@@ -157,8 +169,8 @@ def _probe(arguments: argparse.Namespace) -> int:
     return 0 if any(link.is_proved for link in table.links) else 1
 
 
-def configured(config: dict[str, Any], port: int | None, model: str | None) -> dict[str, Any]:
-    """A Serve config with the options of the command line.
+def configured(config: dict[str, Any], ports: Mapping[str, int | None], model: str | None) -> dict[str, Any]:
+    """A Serve config with the options of the command line. `ports`: by section of the config; None for its own.
 
     Raises:
         ValueError: The config is not a Serve config with one Baton application, or its args are invalid.
@@ -167,8 +179,9 @@ def configured(config: dict[str, Any], port: int | None, model: str | None) -> d
         raise ValueError("the config must be a Serve config with exactly one application")
     application = config["applications"][0]
     args = {**(application.get("args") or {})}
-    if port is not None:
-        args["ingress"] = {**(args.get("ingress") or {}), "port": port}
+    for section, port in ports.items():
+        if port is not None:
+            args[section] = {**(args.get(section) or {}), "port": port}
     if model is not None and model.startswith(("/", ".")) and not Path(model).is_dir():
         raise ValueError(f"there is no model folder {model}")
     if model is not None:
@@ -202,14 +215,14 @@ def excerpt(log: str) -> str:
     return "\n".join(list(causes)[-EXCERPT_ERRORS:] or log.splitlines()[-EXCERPT_LINES:])
 
 
-def _require_free(host: str, port: int) -> None:
+def _require_free(host: str, port: int, options: str) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
             raise ValueError(
-                f"cannot listen on {host}:{port} ({error.strerror}); choose another with PORT= or --port"
+                f"cannot listen on {host}:{port} ({error.strerror}); choose another with {options}"
             ) from error
 
 
@@ -229,9 +242,7 @@ class RunningService:
         """`serve` is the command line of `serve`. The log file is inside `folder`."""
         self._command = [*serve, "run", str(config_file)]
         self._log_file = folder / LOG_FILE
-        args = parse(config["applications"][0]["args"])
-        self._model = args.model_name
-        self._state = args.state
+        args = self._args = parse(config["applications"][0]["args"])
         self._environment = ray_environment(args, os.environ)
         host = LOOPBACK if args.ingress.host == ALL_INTERFACES else args.ingress.host
         self._url = f"http://{host}:{args.ingress.port}"
@@ -248,7 +259,7 @@ class RunningService:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: self._stopping.set())
         log_file = private(self._log_file)
-        print(f"Starting Baton with model {self._model} (log: {LOG_FILE})", flush=True)
+        print(f"Starting Baton with model {self._args.model_name} (log: {LOG_FILE})", flush=True)
         if log_file.exists() and log_file.stat().st_size:
             log_file.replace(log_file.with_suffix(".log.1"))  # it may contain the reason why the service ended before
             log_file = private(self._log_file)
@@ -327,23 +338,27 @@ class RunningService:
     def _greet(self) -> None:
         body = json.dumps(
             {
-                "model": self._model,
+                "model": self._args.model_name,
                 "messages": [{"role": "user", "content": "What is the capital of France?"}],
                 "stream": True,
             }
         )
+        is_own_cluster = self._environment["RAY_ADDRESS"] == _OWN_CLUSTER
+        about_keys = how_to_send_a_key(self._args, is_on_this_machine=is_own_cluster)
+        key = """-H "Authorization: Bearer $OPENAI_API_KEY" """ if about_keys else ""
         print(
-            f"\nBaton is ready on {self._url} (OpenAI API at {self._url}/v1). Ctrl-C stops it. Try:\n\n"
-            f"  curl -N {self._url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'\n",
+            f"\nBaton is ready on {self._url} (OpenAI API at {self._url}/v1). Ctrl-C stops it.\n"
+            f"{about_admin_port(self._args)}\n{about_keys}\nTry:\n\n"
+            f"  curl -N {self._url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d '{body}'\n",
             flush=True,
         )
 
     def _stop_services(self) -> None:
         """Stop the embedded servers. The ingress replicas have stopped them already, unless they were killed."""
-        if self._state.database_url is None:
-            LocalPostgres(REPO_ROOT / self._state.data_dir / POSTGRES_FOLDER).stop()
-        if self._state.redis_url is None:
-            LocalRedis(REPO_ROOT / self._state.data_dir / REDIS_FOLDER).stop()
+        if self._args.state.database_url is None:
+            LocalPostgres(REPO_ROOT / self._args.state.data_dir / POSTGRES_FOLDER).stop()
+        for folder in (REDIS_FOLDER, LIMITS_REDIS_FOLDER):
+            LocalRedis(REPO_ROOT / self._args.state.data_dir / folder).stop()
 
     def _wait_for_end(self, serve_run: ServeRun) -> str | None:
         """Wait until something ends. Returns its name, or None if the user stops the service."""

@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable
 
 import yaml
 
-from api.identity.tenants import tenant_of_key
 from api.state.administration import Administration
 from api.state.encryption.master_keys import master_key
 from api.state.encryption.tenant_keys import LocalMasterKey
 from api.state.lifecycle import ChatState
+from cluster.cli.accounts.account_commands import typed_tenant
+from cluster.cli.accounts.tenants import add_tenant_commands
 from cluster.cli.conf_option import add_conf, config_of
 from cluster.cli.tenant_overrides import overrides_file
 from cluster.config.environment import MASTER_KEY_VARIABLE
@@ -26,22 +27,30 @@ from cluster.services.failure import ServiceFailed
 Work = Callable[[Administration], Awaitable[None]]
 
 
-def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_tenant_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     tenant = commands.add_parser(
         "tenant",
-        help="print the tenant of an API key; erase a tenant, or rotate its key",
-        description="Without a sub-command: reads an API key from standard input, and prints the name of its tenant, "
-        "as `state.tenants` needs it.",
+        help="make, list, suspend and set tenants; print the tenant of an old API key; erase what is stored of a "
+        "tenant, or seal it with a new key",
+        description="Without a sub-command: reads an API key of the time before accounts from standard input, and "
+        "prints the id of its tenant.",
     )
     tenant.set_defaults(run=_name)
     of_tenant = tenant.add_subparsers(metavar="command")
+    add_tenant_commands(of_tenant)
     erase = of_tenant.add_parser("erase", help="delete all that is stored for a tenant, and destroy its keys")
-    erase.add_argument("tenant", help="name of the tenant, as `baton tenant` prints it")
+    erase.add_argument("tenant", help="id of the tenant, as `baton tenant list` prints it")
     erase.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     add_conf(erase, _erase)
-    rotate = of_tenant.add_parser("rotate", help="seal everything that is stored for a tenant with a new key")
-    rotate.add_argument("tenant", nargs="?", help="name of the tenant (default: all tenants)")
+    rotate = of_tenant.add_parser(
+        "rotate",
+        help="seal everything that is stored for a tenant with a new key (`baton key rotate` replaces an API key)",
+    )
+    rotate.add_argument("tenant", nargs="?", help="id of the tenant (default: all tenants)")
     add_conf(rotate, _rotate)
+
+
+def add_state_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     state = commands.add_parser("state", help="operate on stored conversations")
     of_state = state.add_subparsers(required=True, metavar="command")
     master = of_state.add_parser(
@@ -56,12 +65,12 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _name(_: argparse.Namespace) -> int:
-    """Print the tenant of the API key on standard input."""
-    key = sys.stdin.readline().strip()
-    if not key:
-        print("baton: there is no API key on standard input", file=sys.stderr)
+    """Print the tenant of the API key on standard input, which is of the time before accounts."""
+    try:
+        print(typed_tenant())
+    except ValueError as error:
+        print(f"baton: {error}", file=sys.stderr)
         return 2
-    print(tenant_of_key(key))
     return 0
 
 

@@ -29,6 +29,7 @@ from cluster.rpc.protocol import (
     Redeem,
 )
 from cluster.step_stream.ingress_side import StepReader
+from cluster.step_stream.unread import UnreadTokens
 from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 from kvtransfer.lease_terms import Promise, Refusal
 
@@ -78,6 +79,8 @@ class WorkerConnections:
         """`max_unread_tokens` is how far the reader of a stream may lag (cluster/step_stream/buffer.py)."""
         self._address_book = address_book
         self._max_unread_tokens = max_unread_tokens
+        self.unread = UnreadTokens()
+        """What workers sent for requests that had ended here."""
         self._links: dict[WorkerId, Reconnecting[WorkerConnection]] = {}
         self._addresses: dict[WorkerId, Address] = {}
         """Addresses of workers that may live. A worker keeps its address for life."""
@@ -142,7 +145,7 @@ class WorkerConnections:
             raise Overloaded("the Scheduler is away", SCHEDULER_TIMEOUT_S) from error
         if address is None:
             raise ConnectionLost(f"worker {worker} is not known to the Scheduler")
-        steps = StepReader(worker, self.lost_with, self._max_unread_tokens)
+        steps = StepReader(worker, self.lost_with, self._max_unread_tokens, self.unread)
         try:
             return WorkerConnection(worker, await connect(address, steps.service), steps)
         except ConnectionLost:

@@ -5,9 +5,10 @@ error with its path. Each deployment receives its own section only.
 """
 
 from pathlib import PurePath
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from cluster.config import engine_arguments
 from cluster.config.cells import CellsConfig
@@ -19,6 +20,11 @@ from cluster.config.safety import SafetyConfig
 from cluster.config.scaling import ScalingConfig
 from cluster.config.scheduler import SchedulerConfig
 from cluster.config.state import StateConfig
+from cluster.config.tenants.admin import AdminConfig
+from cluster.config.tenants.identity import IdentityConfig
+from cluster.config.tenants.limits import LimitsConfig
+from cluster.config.tenants.metering import MeteringConfig
+from cluster.config.tenants.public_prefixes import MAX_PREFIXES, PublicPrefixConfig
 from cluster.messages.ids import CellName
 from cluster.slo import SloConfig
 
@@ -43,6 +49,12 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     decode: PoolConfig = PoolConfig()
     cells: CellsConfig = CellsConfig()
     ingress: IngressConfig = IngressConfig()
+    admin: AdminConfig = AdminConfig()
+    identity: IdentityConfig = IdentityConfig()
+    limits: LimitsConfig = LimitsConfig()
+    metering: MeteringConfig = MeteringConfig()
+    public_prefixes: Annotated[dict[str, PublicPrefixConfig], Meta(max_length=MAX_PREFIXES)] = {}
+    """System prompts of the operator, by a name that errors show. Tenants that have opted in share their KV blocks."""
     network: NetworkConfig = NetworkConfig()
     state: StateConfig = StateConfig()
     context: ContextConfig = ContextConfig()
@@ -76,8 +88,15 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                     f"{name}: replicas is {pool.replicas}, with which the pool starts, and scaling.{name} allows "
                     f"{bounds.min} to {bounds.max}"
                 )
-        if why := engine_arguments.difference(self.engine | self.prefill.engine, self.engine | self.decode.engine):
-            raise ValueError(f"engine: {why}")
+        refusals = {
+            "identity": self.identity.refusal(self.ingress.host),
+            "admin": self.admin.refusal(self.ingress),
+            "limits": self.limits.refusal(has_prices=self.metering.prices is not None),
+            "engine": engine_arguments.difference(self.engine | self.prefill.engine, self.engine | self.decode.engine),
+        }
+        for name, why in refusals.items():
+            if why:
+                raise ValueError(f"{name}: {why}")
         for name, section in {**pools, "scheduler": self.scheduler}.items():
             if self.cells.label in section.label_selector:
                 raise ValueError(

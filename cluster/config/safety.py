@@ -34,8 +34,8 @@ class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     guard more; a lower limit lets texts wait for each other, within the deadline of the guard's stage.
     """
     max_waiting: Count = 256
-    """Most texts that wait for a call, per ingress replica. More are not scanned. A higher limit keeps more texts in
-    memory while the guard is slow; a lower limit leaves texts of a burst unscanned.
+    """Most texts that wait for a call, per ingress replica, three quarters of them of one tenant. More are not scanned.
+    A higher limit keeps more texts in memory while the guard is slow; a lower limit leaves texts of a burst unscanned.
     """
     max_chars: Annotated[int, Meta(ge=1000, le=1_000_000)] = 8000
     """Most characters of a text in one call. A longer text is scanned in excerpts that overlap, and has the highest

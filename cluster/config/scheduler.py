@@ -7,8 +7,6 @@ from msgspec import Meta
 
 from cluster.config.node_choice import NodeChoice
 
-Weight = Annotated[float, Meta(ge=0.01, le=100)]
-
 MAX_INDEXED_BLOCKS: Final = 1 << 24
 """Default of `max_indexed_blocks`."""
 
@@ -22,10 +20,4 @@ class SchedulerConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, for
     and takes some 1.5 GB when it is full. When 7/8 of the blocks are in the index, it drops those that were not used
     for longest. With fewer blocks than the workers cache, prefixes are found too short, and requests go to workers that
     compute them again; more take memory on the Scheduler's node.
-    """
-    tenant_weights: dict[str, Weight] = {}
-    """Weight of each named tenant in the sharing of the engines' time while requests wait. A tenant without an entry
-    has the weight 1. `printf %s KEY | baton tenant` prints the name of a key's tenant. A higher weight lets the tenant
-    use more of the engines' time before its requests need a better chance than those of others; a lower weight holds
-    its requests back sooner.
     """

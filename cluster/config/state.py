@@ -33,13 +33,18 @@ class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """URL of a Redis, "redis://host:6379/0", for data that can be made again. If it is missing, Baton runs an embedded
     Redis on the ingress's node. The environment variable BATON_REDIS_URL replaces this value.
     """
+    limits_redis_url: str | None = None
+    """URL of a Redis that counts limits and budgets and nothing else, with `maxmemory-policy noeviction`. If it is
+    missing, they are counted in the Redis of `redis_url`; if that is missing, too, Baton runs a second embedded Redis.
+    The environment variable BATON_LIMITS_REDIS_URL replaces this value.
+    """
     data_dir: str = ".baton/data"
     """Folder for the data of the embedded servers, and for the master key unless BATON_MASTER_KEY contains it. A
     relative folder is inside the repository.
     """
     max_connections: Count = 8
     """Connections to PostgreSQL per ingress replica for the requests of clients. Two more connections store what is
-    generated and probe PostgreSQL. More take memory in PostgreSQL; fewer make requests wait for each other.
+    generated, and look credentials up. More take memory in PostgreSQL; fewer make requests wait for each other.
     """
     keep_deleted_days: Annotated[float, Meta(ge=0, le=3650)] = 7.0
     """Days after which what clients deleted is removed from the database. Clients no longer see it at once. More days

@@ -18,6 +18,7 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.version import __version__ as vllm_version
 
+from cluster import metrics
 from cluster.config.pools import DEFAULT_BLOCK_SIZE, PoolConfig
 from cluster.engine.block_hashes import use_fixed_seed
 from cluster.engine.environment import environment_of, reserve_port, transport_of
@@ -87,11 +88,7 @@ class Engine:
         self.prefills = EnginePrefills(self._runner, max_model_len)
         self.generations = EngineGenerations(self._runner, self._steps.pulls)
         self.probes = EngineProbes(
-            self.shape.block_size,
-            # One step computes the prompt, and half of the context stays free.
-            max_probe_tokens=min(self.shape.max_step_tokens, max_model_len // 2),
-            vocab_size=int(model.get_vocab_size()),
-            transfers=self._steps.transfers,
+            self.shape, max_model_len, vocab_size=int(model.get_vocab_size()), transfers=self._steps.transfers
         )
         envs.enable_envs_cache()  # vLLM reads its environment for every request and output
 
@@ -120,6 +117,7 @@ class Engine:
         await self.generations.start(request, None, buffer)
         while await buffer.next():
             pass
+        metrics.UNCLAIMED_TOKENS.labels("warm-up").inc(buffer.num_put)
         self._steps.take_samples()  # no other step takes so long
 
     def load(self) -> WorkerLoad:

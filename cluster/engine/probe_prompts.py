@@ -7,15 +7,25 @@ from vllm.sampling_params import SamplingParams
 from cluster.engine.sampling_params import encode_sampling_params
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import RequestId
+from cluster.messages.reports import EngineShape
 from kvtransfer.telemetry import TransferLog
+
+LARGE_BLOCKS = 8
+"""KV blocks of the largest probe of an engine whose steps are shorter than that. More disturbs requests for more steps;
+fewer is too close to the smallest probe (decode/link_probe.py) to tell the speed of a link.
+"""
 
 
 class EngineProbes:
     """vLLM's `ProbingEngine` (cluster/engine/port.py)."""
 
-    def __init__(self, block_size: int, max_probe_tokens: int, vocab_size: int, transfers: TransferLog) -> None:
+    def __init__(self, shape: EngineShape, max_model_len: int, vocab_size: int, transfers: TransferLog) -> None:
+        """`max_model_len`: tokens of the engine's context, half of which a probe leaves free."""
+        block_size = shape.block_size
         self.transfers = transfers
-        self.largest_probe_blocks = max_probe_tokens // block_size
+        self.largest_probe_blocks = min(
+            max(shape.max_step_tokens // block_size, LARGE_BLOCKS), max_model_len // 2 // block_size
+        )
         self._block_size = block_size
         self._vocab_size = vocab_size
 
@@ -26,5 +36,6 @@ class EngineProbes:
             request_id=request_id,
             prompt_token_ids=[rng.randrange(self._vocab_size) for _ in range(num_blocks * self._block_size)],
             sampling_params=encode_sampling_params(params),
+            is_probe=True,
             first_token_within_s=0.0,  # requests wait until the link has proved itself
         )

@@ -53,7 +53,7 @@ class RequestRunner:
         """
         # The engine's own collector is not read: FINAL_ONLY keeps it from building outputs for every step.
         params.output_kind = RequestOutputKind.FINAL_ONLY
-        params.extra_args = extra_args(kv_transfer_params, request.tpot_s, request.rank)
+        params.extra_args = extra_args(kv_transfer_params, request.tpot_s, request.rank, request.num_public_tokens)
         if self._tap.num_running >= self._max_requests:
             raise WorkerBusy(f"worker {self.worker} has {self._max_requests} requests", self.worker)
         running = self._tap.open(request.request_id, params, sink, request.is_verified)

@@ -1,5 +1,5 @@
-"""What a worker tells its engine's core about steps: how fast engines of its kind are, whose prompt comes first, which
-objective bounds a step, and who gives up memory first. Pure.
+"""What a worker tells its engine's core: how fast engines of its kind are, whose prompt comes first, which objective
+bounds a step, who gives up memory first, and how much of a prompt is public. Pure.
 """
 
 from typing import Any
@@ -14,6 +14,8 @@ engine's core unread.
 """
 RANK_KEY = "baton_rank"
 """Key of the rank of a request's SLO class, in the same place. Rank 0 is left out."""
+PUBLIC_TOKENS_KEY = "baton_public_tokens"
+"""Key of `GenerateRequest.num_public_tokens`, in the same place. 0 is left out."""
 NO_DEADLINE = 1 << 53
 """Priority of a request without a deadline, which comes after all others: milliseconds that no clock reaches. Lower
 could come before a deadline; 2^63 and more do not fit into vLLM's message.
@@ -32,7 +34,9 @@ def priority_of(first_token_within_s: float | None, now: float, *, is_pulled: bo
     return NO_DEADLINE if first_token_within_s is None else int((now + first_token_within_s) * 1000)
 
 
-def extra_args(kv_transfer_params: dict[str, Any] | None, tpot_s: float | None, rank: int) -> dict[str, Any] | None:
+def extra_args(
+    kv_transfer_params: dict[str, Any] | None, tpot_s: float | None, rank: int, num_public_tokens: int = 0
+) -> dict[str, Any] | None:
     """The `extra_args` of a request's SamplingParams. A request that only computes its prompt for another engine gives
     no second token, so its TPOT objective bounds nothing here.
     """
@@ -41,4 +45,6 @@ def extra_args(kv_transfer_params: dict[str, Any] | None, tpot_s: float | None, 
         extra[TPOT_KEY] = tpot_s
     if rank:
         extra[RANK_KEY] = rank
+    if num_public_tokens:
+        extra[PUBLIC_TOKENS_KEY] = num_public_tokens
     return extra or None

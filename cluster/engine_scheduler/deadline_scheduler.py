@@ -102,8 +102,10 @@ class DeadlineScheduler(PipingScheduler):
                 self._rank_by_deadline(request)
         self._budget.planned(now, is_idle=not self.running)
         if overtaking is not None:
-            # vLLM admits nothing in a step that preempts.
-            is_refused = overtaking.status is not RequestStatus.RUNNING and not output.preempted_req_ids
+            # vLLM admits nothing in a step that preempts, and no prompt that has no token of the step.
+            had_room = self._shares is not None and self._shares.get(overtaking.request_id, 0) > 0
+            is_admitted = overtaking.status is RequestStatus.RUNNING or output.preempted_req_ids
+            is_refused = had_room and not is_admitted
             self._refused = (overtaking.request_id, self._num_free_blocks) if is_refused else None
         return output
 

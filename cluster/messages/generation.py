@@ -31,6 +31,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """vLLM's SamplingParams, encoded by vLLM's serializer (cluster/engine/sampling_params.py)."""
     cache_salt: str | None = None
     """Only requests with the same salt find each other's KV blocks. Requests without a salt share their blocks."""
+    num_public_tokens: int = 0
+    """Number of tokens at the start of the prompt that are of a public prefix: all requests with such a start find each
+    other's KV blocks of it, whatever their salt is. A whole number of KV blocks, and 0 without a salt.
+    """
     num_sequences: int = 1
     """Sequences that share this prompt: `n` of the API."""
     max_output_tokens: int | None = None
@@ -53,6 +57,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an engine was lost with this request. A suspect request is given only to an engine that has just
     answered, so that its loss can be told from the loss of many engines at once.
     """
+    is_probe: bool = False
+    """Whether the request is of a link probe, and of no session."""
     first_token_within_s: float | None = None
     """Seconds from the sending of this message until the first token is due, by the TTFT objective. Negative if it is
     late. An engine computes prompts in the order of these times. None if no time is known: such a prompt comes last.

@@ -39,6 +39,8 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     num_sequences: int = 1
     """Sequences of the request, `n` of the API."""
     tenant: str = ""
+    tenant_weight: float = 1.0
+    """The tenant's share of the engines' time, beside those of other tenants (router/admission/fairness.py)."""
     slo_class: SloClass = SloClass.STANDARD
     ttft_s: float | None = None
     """The client's own TTFT objective, which counts only if it is tighter than that of its class."""

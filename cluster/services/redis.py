@@ -14,7 +14,7 @@ import stat
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from importlib.util import find_spec
@@ -25,7 +25,10 @@ from urllib.parse import quote
 from cluster.services.failure import ServiceFailed, log_excerpt
 
 REDIS_FOLDER = "redis"
-"""The server's folder inside the data folder."""
+"""Inside the data folder, the folder of the server for data that can be made again: it forgets what is old."""
+LIMITS_REDIS_FOLDER = "redis-limits"
+"""The folder of the server that counts limits and budgets: it forgets nothing, and nobody else stores anything there.
+"""
 MAX_SOCKET_PATH = 100
 """Most bytes of the path of the server's socket. A longer path is replaced by one in the temporary folder. More than
 107 bytes exceed Linux's limit; fewer use the temporary folder more often.
@@ -36,12 +39,15 @@ SETTINGS = {
     "daemonize": "yes",
     "save": "",
     "appendonly": "no",
-    "maxmemory": "256mb",
-    "maxmemory-policy": "allkeys-lru",
 }
-"""Settings of redis-server: no network port, nothing on disk, and `maxmemory` bytes of memory. Beyond them it drops
-keys that have not been used for a long time. More memory takes more of the node's; less drops live tails, idempotency
-keys and copies before their time.
+"""Settings of redis-server: no network port, and nothing on disk."""
+FORGETFUL = {"maxmemory": "256mb", "maxmemory-policy": "allkeys-lru"}
+"""Most memory of a server for data that can be made again. Beyond it the server drops keys that have not been used for
+a long time. More memory takes more of the node's; less drops live tails, idempotency keys and copies before their time.
+"""
+KEEPING = {"maxmemory": "512mb", "maxmemory-policy": "noeviction"}
+"""Most memory of a server that drops nothing before its time. Beyond it the server refuses what would take more. More
+memory takes more of the node's; less refuses sooner, and each replica then decides limits alone.
 """
 START_TIMEOUT_S = 10.0
 """Time for the launch of the server, and then for its first answer, in seconds. Then the start fails. Longer delays the
@@ -60,8 +66,10 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class LocalRedis:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, memory: Mapping[str, str] = FORGETFUL) -> None:
+        """`memory`: the settings of the server's memory. The one that runs already keeps those of its start."""
         self._folder = folder.absolute()
+        self._memory = memory
         self._socket = _socket_in(self._folder)
         self._users = self._folder / "users"
         self._attached: BinaryIO | None = None
@@ -128,7 +136,7 @@ class LocalRedis:
             "unixsocket": self._socket,
         }
         command = [_program()]
-        for name, value in (SETTINGS | places).items():
+        for name, value in ({**SETTINGS, **self._memory, **places}).items():
             command += [f"--{name}", str(value)]
         its_end, held_by_it = os.pipe()
         with open(its_end, "rb") as its_end_file:

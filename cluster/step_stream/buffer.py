@@ -89,6 +89,8 @@ class TokenBuffer:
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.on_overflow: Callable[[], None] | None = None
+        self.num_put = 0
+        """Tokens that have come, read or not, and also after the end."""
 
     @property
     def is_finished(self) -> bool:
@@ -96,6 +98,7 @@ class TokenBuffer:
         return not self._num_open or self._error is not None
 
     def put(self, delta: TokenDelta) -> None:
+        self.num_put += len(delta.token_ids)
         if self.is_finished:
             return
         self._buffer.put(0, delta)

@@ -9,6 +9,7 @@ from cluster.messages.ids import RequestId, WorkerId
 from cluster.rpc.connection import Connection, ConnectionLost, Service
 from cluster.rpc.protocol import START, STEP, STOP, STREAM_FAILED, Start, StreamFailed
 from cluster.step_stream.buffer import TokenBuffer
+from cluster.step_stream.unread import UnreadTokens
 from kvtransfer.handoff import KVHandoff
 
 
@@ -20,14 +21,16 @@ class StepReader:
         worker: WorkerId,
         lost_with: Callable[[WorkerId], Awaitable[WorkerUnreachable]],
         max_unread_tokens: int | None = None,
+        unread: UnreadTokens | None = None,
     ) -> None:
         """`lost_with` finds out what became of a worker whose connection was lost while it had requests.
         `max_unread_tokens` is how far the reader of a stream may lag before the stream fails
-        (cluster/step_stream/buffer.py).
+        (cluster/step_stream/buffer.py). `unread` counts what comes for readers that are gone.
         """
         self._worker = worker
         self._lost_with = lost_with
         self._max_unread_tokens = max_unread_tokens
+        self._unread = unread or UnreadTokens()
         self._buffers: dict[int, TokenBuffer] = {}
         self._by_request: dict[RequestId, int] = {}
         """The numbers of the streams, by request."""
@@ -53,6 +56,7 @@ class StepReader:
         buffer.on_overflow = lambda: self._send_stop(connection, stream)
         self._buffers[stream] = buffer
         self._by_request[request.request_id] = stream
+        num_read = 0
         try:
             try:
                 connection.post(START, Start(stream, request, handoff))
@@ -60,6 +64,7 @@ class StepReader:
                 raise WorkerUnreachable(f"worker {self._worker} is gone", self._worker) from error
             while batch := await buffer.next():
                 for delta in batch:
+                    num_read += len(delta.token_ids)
                     yield delta
         except ConnectionLost as error:
             raise await self._lost_with(self._worker) from error
@@ -69,6 +74,8 @@ class StepReader:
                 del self._by_request[request.request_id]
             if not buffer.is_finished:
                 self._send_stop(connection, stream)
+            if buffer.num_put > num_read:
+                self._unread.add(self._worker, buffer.num_put - num_read)
 
     def pause(self, connection: Connection, request_id: RequestId) -> None:
         """Stop a request. The reader of its stream gets what has come so far, and then RequestPaused. Does nothing for
@@ -88,6 +95,8 @@ class StepReader:
         for stream, delta in deltas:
             if (buffer := self._buffers.get(stream)) is not None:
                 buffer.put(delta)
+            elif delta.token_ids:
+                self._unread.add(self._worker, len(delta.token_ids))
 
     def _on_stream_failed(self, connection: Connection, failed: StreamFailed) -> None:
         if (buffer := self._buffers.get(failed.stream)) is not None:

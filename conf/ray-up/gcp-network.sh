@@ -33,8 +33,7 @@ gcloud iam roles create batonIngress \
 command gcloud projects add-iam-policy-binding "$PROJECT" --role="projects/$PROJECT/roles/batonIngress" --condition=None \
   --member="serviceAccount:baton-ingress@$PROJECT.iam.gserviceaccount.com"
 
-# Load balancer: it ends TLS, and passes /v1 and /healthz only, because /metrics and /baton show how the cluster is built. A stream may
-# last for an hour.
+# Load balancer: it ends TLS, passes /v1 and /healthz only, and does not reach the admin port. A stream may last for an hour.
 gcloud compute instance-groups unmanaged create baton-ingress --zone="$ZONE"
 gcloud compute instance-groups set-named-ports baton-ingress --zone="$ZONE" --named-ports=http:8000
 gcloud compute health-checks create http baton --port=8000 --request-path=/healthz --check-interval=5s --timeout=3s

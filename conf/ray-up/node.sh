@@ -29,7 +29,7 @@ chmod 600 "$environment" conf/ray-up/cluster.env 2>/dev/null || true
 (
   set -a
   . "$environment"
-  for name in BATON_DATABASE_URL BATON_REDIS_URL BATON_MASTER_KEY BATON_CLUSTER_SECRET RAY_AUTH_TOKEN; do
+  for name in BATON_DATABASE_URL BATON_REDIS_URL BATON_MASTER_KEY BATON_CLUSTER_SECRET BATON_ADMIN_KEY RAY_AUTH_TOKEN; do
     [ -n "${!name:-}" ] || { echo "$name is empty: set it in conf/ray-up/cluster.env (docs/clusters.md)" >&2; exit 1; }
   done
 )

@@ -4,7 +4,6 @@
 event, and at `next_decision_at`, since queues drain without an event.
 """
 
-from collections.abc import Mapping
 from typing import Final, final
 
 from cluster.messages.ids import IngressId, RequestId, SloClass, WorkerId
@@ -72,7 +71,6 @@ class AdmissionControl:
         *,
         admits_all: bool,
         preempts: bool = True,
-        tenant_weights: Mapping[str, float] | None = None,
     ) -> None:
         """`admits_all`: no request waits, and no request is refused for being late. `preempts`: running requests pause
         for those of higher classes.
@@ -83,7 +81,7 @@ class AdmissionControl:
         self._quarantine = quarantine
         self._admits_all = admits_all
         self._queue = WaitingQueue()
-        self._shares = TenantShares(tenant_weights)
+        self._shares = TenantShares()
         self._preempts = preempts
         self.preemption = Preemption(placer, workers)
         self._arrivals = {slo_class: ArrivalRate() for slo_class in SloClass}
@@ -187,7 +185,7 @@ class AdmissionControl:
             waiting.begin_anew(now)
         waiting.suspect(self._quarantine.num_lost(waiting.request.digest, now))
         hits = self._placer.hits_of(waiting.request, now)
-        excess = self._shares.excess(waiting.request.tenant, now)
+        excess = self._shares.excess(waiting.request.tenant, waiting.request.tenant_weight, now)
         need = self._need_of(waiting, hits, excess, now) if self._failures.has_fresh(now) else None
         if need is not None and (refused := self._refuse_like_others(waiting, need, now)) is not None:
             return refused
@@ -200,7 +198,7 @@ class AdmissionControl:
         admitted = choice if self._admits_all else self._admitted(placement_input, candidates, choice, waiting, excess)
         if admitted is not None:
             charge = self._placer.commit(placement_input, admitted, waiting.ingress)
-            self._shares.charge(charge.tenant, charge.engine_s, now)
+            self._shares.charge(charge.tenant, waiting.request.tenant_weight, charge.engine_s, now)
             if not waiting.is_replaced:
                 self._retry_slots.admitted(now)
             return charge.placement

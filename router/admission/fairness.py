@@ -5,7 +5,6 @@ what they cost. The fair share of a tenant is proportional to its weight. Only t
 what an idle tenant leaves is divided among the others by their weights.
 """
 
-from collections.abc import Mapping
 from math import log
 from typing import Final, final
 
@@ -23,10 +22,6 @@ LARGEST_EXCESS: Final = 4.0
 """Largest excess that counts. Higher lets one tenant's requests wait much longer; lower treats a heavy user like a
 light one.
 """
-DEFAULT_WEIGHT: Final = 1.0
-"""Weight of a tenant without a weight of its own. Only the ratios of weights count: higher gives such tenants more of
-the engines' time beside the tenants with weights, lower gives them less.
-"""
 _WINDOW_S: Final = HALF_LIFE_S / log(2)
 _AGEING_S: Final = HALF_LIFE_S / 10
 """Time after which all figures are aged, in seconds. Longer counts old use for too much; shorter costs CPU for each
@@ -42,34 +37,34 @@ remembers tenants that have gone.
 class TenantShares:
     __slots__ = ("_since", "_total_s", "_total_weight", "_used_s", "_weights")
 
-    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
-        """`weights`: of the tenants that have another one than DEFAULT_WEIGHT. Each is larger than 0."""
-        self._weights = dict(weights or {})
+    def __init__(self) -> None:
         self._used_s: dict[str, float] = {}
         self._total_s = 0.0
+        self._weights: dict[str, float] = {}
+        """Of the tenants in `_used_s`, as their last requests had them."""
         self._total_weight = 0.0
-        """The weights of the tenants in `_used_s`."""
         self._since = 0.0
         """Time at which all figures were aged."""
 
-    def charge(self, tenant: str, engine_s: float, now: float) -> None:
+    def charge(self, tenant: str, weight: float, engine_s: float, now: float) -> None:
+        """`weight`: of the tenant, larger than 0."""
         self._age(now)
         if tenant not in self._used_s and len(self._used_s) >= MAX_TENANTS:
             least = min(self._used_s, key=self._used_s.__getitem__)
             self._total_s -= self._used_s.pop(least)
-            self._total_weight -= self._weight(least)
-        if tenant not in self._used_s:
-            self._total_weight += self._weight(tenant)
+            self._total_weight -= self._weights.pop(least)
+        self._total_weight += weight - self._weights.get(tenant, 0.0)
+        self._weights[tenant] = weight
         self._used_s[tenant] = self._used_s.get(tenant, 0.0) + engine_s
         self._total_s += engine_s
 
-    def excess(self, tenant: str, now: float) -> float:
+    def excess(self, tenant: str, weight: float, now: float) -> float:
         """Use of a tenant lately, as a multiple of its fair share; at most LARGEST_EXCESS."""
         self._age(now)
         if self._total_s <= 0.0:
             return 1.0
-        share, weight = self._used_s.get(tenant, 0.0) / self._total_s, self._weight(tenant)
-        total_weight = self._total_weight + (0.0 if tenant in self._used_s else weight)
+        share = self._used_s.get(tenant, 0.0) / self._total_s
+        total_weight = self._total_weight + weight - self._weights.get(tenant, 0.0)
         return min(LARGEST_EXCESS, share * total_weight / weight)
 
     def seconds_per_s(self) -> float:
@@ -84,8 +79,6 @@ class TenantShares:
         floor = _LEAST_SHARE * self._total_s * factor
         self._used_s = {t: used * factor for t, used in self._used_s.items() if used * factor > floor}
         self._total_s = sum(self._used_s.values())
-        self._total_weight = sum([self._weight(tenant) for tenant in self._used_s])
+        self._weights = {tenant: self._weights[tenant] for tenant in self._used_s}
+        self._total_weight = sum(self._weights.values())
         self._since = now
-
-    def _weight(self, tenant: str) -> float:
-        return self._weights.get(tenant, DEFAULT_WEIGHT)

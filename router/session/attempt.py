@@ -19,6 +19,7 @@ from kvtransfer.handoff import PrefillResult
 from router.session.deadline import FirstTokenDeadline, now
 from router.session.handoff_check import HandoffCheck
 from router.session.ports import SessionPorts
+from router.session.tally import AttemptTally
 from router.session.timing import Timing
 
 T = TypeVar("T")
@@ -54,6 +55,8 @@ class PlacementAttempt:
         self._check: HandoffCheck | None = None
         self._unredeemed: tuple[WorkerId, RequestId] | None = None
         """The prefill worker that may hold a handoff which no decode worker has redeemed, and the prefill's id."""
+        self.tally = AttemptTally(placement, len(request.prompt_token_ids), timing.age_s(now()))
+        """What of the attempt's tokens reached the session, and the client."""
         self.stream: AsyncGenerator[TokenDelta, None] | None = None
         """The deltas of the worker that generates. `opening` takes the first one. None before the worker is asked, and
         if the token after the prompt is the whole answer.
@@ -80,6 +83,7 @@ class PlacementAttempt:
             if self._is_answered:
                 return
         handoff = self._prefilled.handoff if self._prefilled else None
+        self.tally.asked(self._request.num_sequences)
         stream = self._ports.decode.generate(self._placement.generating, self._timed(self._request), handoff)
         self.stream = stream
         if self._held is None:
@@ -90,6 +94,7 @@ class PlacementAttempt:
                 yield self._release()
                 first = await coming
         if first is not None:
+            self.tally.generated(first)
             self.check_finish(first)
             yield self._first_generated(await self._checked(first))
 
@@ -114,10 +119,12 @@ class PlacementAttempt:
         """Have the prompt computed. The token after it is held if the request can go on after a token."""
         request = self._request
         self._unredeemed = (worker, request.request_id)
+        self.tally.asked(1)
         result = await self._deadline.within(self._ports.prefill.prefill(worker, self._timed(request)))
         if result is None:
             raise PrefillFailed("the prefill ended without a handoff", worker)
         self._prefilled = result
+        self.tally.prefilled(result.first)
         self._ports.scheduler.tell(PrefillDone(request_id=self._request_id))
         if request.is_resumable and result.follows(len(request.prompt_token_ids)):
             self._held = self._as_released(result.first, result.first.prompt_sources)
@@ -126,7 +133,7 @@ class PlacementAttempt:
             self._request = request.after(result.first.token_ids)
         handoff, terms, decode = result.handoff, self._placement.handoff, self._placement.decode
         if request.is_verified and handoff is not None and terms is not None and decode is not None:
-            self._check = HandoffCheck(handoff, decode, terms, self._request, result, self._ports)
+            self._check = HandoffCheck(handoff, decode, terms, self._request, result, self._ports, self.tally)
 
     def _timed(self, request: GenerateRequest) -> GenerateRequest:
         """The request with its objectives: the TTFT as the time that is left until the first token is due. A client
@@ -175,8 +182,11 @@ class PlacementAttempt:
         try:
             assert self.stream is not None
             await self.stream.aclose()
+            self.tally.asked(self._request.num_sequences)
             self.stream = self._ports.decode.generate(worker, self._timed(check.request_anew), None)
             anew = await self._deadline.within(anext(self.stream, None))
+            if anew is not None:
+                self.tally.generated(anew)
         finally:
             if anew is None:
                 check.drop_copy()

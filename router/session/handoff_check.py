@@ -27,6 +27,7 @@ from cluster.messages.scheduler_events import HandoffChecked, HandoffVerdict
 from kvtransfer import verify
 from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 from router.session.ports import DecodePort, SessionPorts
+from router.session.tally import AttemptTally
 
 logger = logging.getLogger("baton.session")
 
@@ -45,6 +46,7 @@ class HandoffCheck:
         request: GenerateRequest,
         prefilled: PrefillResult,
         ports: SessionPorts,
+        tally: AttemptTally,
     ) -> None:
         """`request`: the request as the decode engine gets it."""
         self._handoff = handoff
@@ -56,7 +58,7 @@ class HandoffCheck:
         self._reference = prefilled.first.top_logprobs
         if request.is_resumable or not prefilled.follows(len(request.prompt_token_ids)):
             request = msgspec.structs.replace(request, request_id=RequestId(f"{request.request_id}-check"))
-            self._generating = asyncio.create_task(_generated(handoff.worker, request, ports.decode))
+            self._generating = asyncio.create_task(_generated(handoff.worker, request, ports.decode, tally))
 
     async def distance(self, observed: TokenDelta) -> float | None:
         """Distance of the log-probabilities of the decode engine's first step from those of the prefill engine
@@ -89,6 +91,7 @@ class HandoffCheck:
             self._request,
             request_id=RequestId(f"{self._request.request_id}-anew"),
             cache_salt=f"{self._request.cache_salt or ''}{secrets.token_hex(16)}",
+            num_public_tokens=0,
         )
 
     def judge(self, copy: TokenDelta, anew: TokenDelta) -> HandoffVerdict | None:
@@ -161,11 +164,17 @@ class HandoffCheck:
             engines.forget(self._decode, PulledBlocks(lender, self._handoff.lease))
 
 
-async def _generated(worker: WorkerId, request: GenerateRequest, engines: DecodePort) -> list[TokenLogprob] | None:
+async def _generated(
+    worker: WorkerId, request: GenerateRequest, engines: DecodePort, tally: AttemptTally
+) -> list[TokenLogprob] | None:
     """The most likely next tokens, from one step of the worker. None if the worker fails."""
     try:
+        tally.asked(1)
         async with aclosing(engines.generate(worker, request, None)) as deltas:
             first = await anext(deltas, None)
-            return first.top_logprobs if first else None
+            if first is None:
+                return None
+            tally.checked(first)
+            return first.top_logprobs
     except ServingError:
         return None

@@ -1,5 +1,6 @@
-"""Terms, which a session gets with its request, and the route receipt, which a session gives at its end."""
+"""Terms, which a session gets with its request, and the route receipt, which a session gives at its end. Pure."""
 
+from enum import StrEnum
 from typing import Protocol
 
 import msgspec
@@ -17,6 +18,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     arrived_at: float | None = None
     """Arrival at the ingress, in seconds of the event loop's clock. None means the start of the session."""
     slo_class: SloClass = SloClass.STANDARD
+    tenant_weight: float = 1.0
+    """The tenant's share of the engines' time, beside those of other tenants."""
     ttft_s: float | None = None
     """TTFT objective, in seconds, if it is tighter than the objective of the SLO class."""
     tpot_s: float | None = None
@@ -27,6 +30,52 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The path of the first attempt. None lets the Scheduler choose."""
     http_request: str = ""
     """The `x-request-id` of the HTTP request, by which its client knows the request."""
+
+
+class AttemptEnd(StrEnum):
+    """How one attempt ended. The last attempt of a request ends as the request does, by the name of its `Outcome`."""
+
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    PAUSED = "paused"
+    """The attempt made room for requests of a higher class."""
+
+
+class AttemptReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What one attempt of a request took from engines, and what of it the client has."""
+
+    number: int
+    """The place of the attempt among those of its request, from 1 on."""
+    path: Path
+    worker: WorkerId
+    """The worker that generates."""
+    prefill_worker: WorkerId | None
+    """The prefill worker of path P->D. None on the other paths."""
+    end: AttemptEnd
+    num_prompt_tokens: int
+    """Tokens of the prompt as this attempt ran it: with what earlier attempts have delivered."""
+    num_delivered: int
+    """Tokens that the client was given."""
+    num_generated: int
+    """Tokens that reached the session from the worker that generates, whether the client was given them or not."""
+    num_prefill_generated: int
+    """The same of the prefill worker: the token after the prompt, and one for the check of a handoff."""
+    is_complete: bool
+    """Whether the engines have ended all that they were asked for. If not, the engines may have generated, and counted,
+    tokens that never reached the session: a worker died, or a stream was stopped before its end.
+    """
+    prefill_sources: PromptTokenSources | None
+    """Sources of the prompt on the prefill worker of path P->D. None without a prefill."""
+    sources: PromptTokenSources | None
+    """Sources of the prompt on the worker that generates. None before its first token."""
+    shown_sources: PromptTokenSources | None
+    """The sources that the client was told. None if an earlier attempt told them, and before the first token."""
+    began_s: float
+    """Seconds from the arrival of the request to the placement."""
+    ended_s: float
+    """Seconds from the arrival of the request to the end of the attempt."""
 
 
 class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,11 +103,17 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     sources: PromptTokenSources | None
     """Sources of the prompt on the worker that generated. The prompt includes tokens that earlier attempts released."""
     http_request: str = ""
-    """The `x-request-id` of the HTTP request. Empty for a request that Baton made by itself."""
+    """The `x-request-id` of the HTTP request: that of its turn for a title or summary."""
     error: str | None = None
     """Code or kind of the error of a failed request. None for other requests, and after a defect of Baton."""
+    is_owed: bool = False
+    """Whether the request failed by its client's fault, after an engine had computed its prompt."""
     engines_lost: list[WorkerId] = []
     """Workers whose engine died or hung while the engine had the request."""
+    attempts: tuple[AttemptReceipt, ...] = ()
+    """The attempts in their order. Empty for a request that was never placed."""
+    duration_s: float = 0.0
+    """Seconds from the arrival of the request to its close."""
 
     @property
     def path(self) -> Path | None:

@@ -22,7 +22,9 @@ import msgspec
 
 from cluster.errors import (
     ClientTooSlow,
+    ConstraintFailed,
     EngineLost,
+    InvalidRequest,
     Overloaded,
     RequestPaused,
     RequestQuarantined,
@@ -40,7 +42,8 @@ from router.quarantine.request_digest import digest_of
 from router.session.attempt import PlacementAttempt
 from router.session.deadline import FirstTokenDeadline, now
 from router.session.ports import SessionPorts
-from router.session.receipt import RouteReceipt, Terms
+from router.session.receipt import AttemptEnd, RouteReceipt, Terms
+from router.session.tally import AttemptTally
 from router.session.timing import Timing
 
 logger = logging.getLogger("baton.session")
@@ -75,6 +78,8 @@ class Session:
         """Number of engines that were lost with this request, and before it with requests of the same digest."""
         self._error: str | None = None
         """Code or kind of the error that the request failed with."""
+        self._is_owed = False
+        """It failed by its client's fault, after an engine had computed its prompt."""
         self._digest = digest_of(request, self._terms.block_hashes)
         self._placement: Placement | None = None
         self._rejection: Rejection | None = None
@@ -88,6 +93,8 @@ class Session:
         """Tokens of a resumable request that the client has. Empty for other requests."""
         self._prefill_sources: PromptTokenSources | None = None
         self._sources: PromptTokenSources | None = None
+        self._tallies: list[AttemptTally] = []
+        """The tokens of each attempt."""
 
     @property
     def placement(self) -> Placement | None:
@@ -134,24 +141,27 @@ class Session:
         failure: WorkerFailed | None = None
         while True:
             attempt = self._attempt(await self._place(failure))
+            tally, end = attempt.tally, None
+            self._tallies.append(tally)
             try:
                 async with aclosing(attempt), aclosing(attempt.opening()) as opening:
                     async for delta in opening:
-                        self._note_released(delta)
+                        self._note_released(delta, tally)
                         yield delta
                     if attempt.stream is None:
                         return
                     async for delta in attempt.stream:
+                        tally.generated(delta)
                         attempt.check_finish(delta)
-                        self._note_released(delta)
+                        self._note_released(delta, tally)
                         yield delta
                 return
             except RequestPaused:
-                failure = None
+                failure, end = None, AttemptEnd.PAUSED
                 self._is_paused = True
                 self._num_pauses += 1
             except WorkerFailed as error:
-                failure = error
+                failure, end = error, AttemptEnd.FAILED
                 self._is_paused = False
                 self._note_failure(error)
                 if self._timing.num_output_tokens and not self._request.is_resumable:
@@ -159,8 +169,10 @@ class Session:
             finally:
                 self._prefill_sources = attempt.prefill_sources or self._prefill_sources
                 self._sources = attempt.sources or self._sources
+                tally.over(self._timing.age_s(now()), end, attempt.prefill_sources, attempt.sources)
 
-    def _note_released(self, delta: TokenDelta) -> None:
+    def _note_released(self, delta: TokenDelta, tally: AttemptTally) -> None:
+        tally.delivered(delta)
         if self._request.is_resumable:
             self._released += delta.token_ids
 
@@ -240,6 +252,7 @@ class Session:
             num_prompt_tokens=len(request.prompt_token_ids) + len(self._released),
             block_hashes=terms.block_hashes,
             tenant=request.cache_salt or "",
+            tenant_weight=terms.tenant_weight,
             has_early_token=request.is_resumable,
             num_output_tokens=len(self._released),
             max_output_tokens=request.max_output_tokens,
@@ -263,6 +276,9 @@ class Session:
 
     def _failed(self, error: ServingError) -> None:
         self._error = error.code or error.error_type
+        self._is_owed = isinstance(error, ConstraintFailed) or (
+            isinstance(error, InvalidRequest) and any(tally.has_computed for tally in self._tallies)
+        )
         if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             name, num = self._request.request_id, self._num_attempts
             logger.warning("request %s failed, placed %d times: %s (%s)", name, num, error, self._error)
@@ -298,5 +314,8 @@ class Session:
             sources=self._sources,
             http_request=self._terms.http_request,
             error=self._error,
+            is_owed=self._is_owed,
             engines_lost=self._engines_lost,
+            attempts=tuple(tally.receipt(number, outcome) for number, tally in enumerate(self._tallies, 1)),
+            duration_s=self._timing.age_s(now()),
         )

@@ -20,7 +20,14 @@ RAY_UP = ROOT / "conf/ray-up"
 RAY_SERVICE = ROOT / "conf/kuberay/rayservice.yaml"
 CLOUDS = ("aws", "gcp")
 FILES = (*CLOUDS, "kuberay")
-REQUIRED = ("BATON_DATABASE_URL", "BATON_REDIS_URL", "BATON_MASTER_KEY", "BATON_CLUSTER_SECRET", "RAY_AUTH_TOKEN")
+REQUIRED = (
+    "BATON_DATABASE_URL",
+    "BATON_REDIS_URL",
+    "BATON_MASTER_KEY",
+    "BATON_CLUSTER_SECRET",
+    "BATON_ADMIN_KEY",
+    "RAY_AUTH_TOKEN",
+)
 """Variables of a node's environment that must have a value."""
 SCHEDULER_CPUS = 0.1
 """CPUs of the Scheduler (cluster/app.py)."""

@@ -96,7 +96,8 @@ def test_ports_of_the_head_and_of_those_that_join_it_agree(cloud: str) -> None:
 def test_example_of_the_environment_has_what_nodes_require() -> None:
     example = (RAY_UP / "cluster.env.example").read_text()
     assert [name for name in REQUIRED if not re.search(rf"(?m)^{name}=$", example)] == []
-    for name in (environment.SECRET_VARIABLE, environment.MASTER_KEY_VARIABLE, environment.DATABASE_URL_VARIABLE):
+    variables = (environment.SECRET_VARIABLE, environment.MASTER_KEY_VARIABLE, environment.ADMIN_KEY_VARIABLE)
+    for name in (*variables, environment.DATABASE_URL_VARIABLE):
         assert name in REQUIRED
     assert "RAY_gcs_rpc_server_reconnect_timeout_s=" in example  # longer than keep-head.sh takes
     assert "RAY_gcs_storage=rocksdb" in example and "RAY_gcs_storage_path=" in example

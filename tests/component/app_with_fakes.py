@@ -6,10 +6,14 @@ from typing import Any, cast
 import httpx
 from fastapi import FastAPI
 
+from api.charging.charging import Charging
 from api.context.manager import ContextManager
 from api.frontend.frontend import Frontend
 from api.frontend.generation import Call
-from api.http_app import build_http_app
+from api.http_app import build_admin_app, build_http_app
+from api.identity.access import Access
+from api.identity.admin.admin_access import AdminAccess
+from api.identity.admin.admin_key import ADMIN_PREFIX
 from api.safety.audit.event import SafetyEvent
 from api.server.receipt_log import ReceiptLog
 from api.state.encryption.tenant_keys import KEY_BYTES, LocalMasterKey, TenantKeys
@@ -19,6 +23,7 @@ from api.state.redis.idempotency_keys import IdempotencyKeys
 from api.state.redis.read_cache import ReadCache
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
+from cluster.config.tenants.admin import AdminConfig
 from cluster.errors import ServingError, StateUnavailable
 from cluster.messages.ids import CellName, Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement
@@ -26,11 +31,15 @@ from cluster.messages.transport import LinkSpeed, WorkerTransport
 from cluster.messages.views import CellState, CellsView, CellView, ClusterView, QueuedRequest, Readiness, WorkerView
 from cluster.metrics import Family, MetricSample, Scrape, render
 from router.session.receipt import Terms
+from tests.component.open_access import OPEN
 from tests.conformance.watch import watched
 
 CARD = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"
+ADMIN_KEY = f"{ADMIN_PREFIX}{'k' * 40}"
+OPERATOR = {"authorization": f"Bearer {ADMIN_KEY}"}
+"""The header of a request on the admin port."""
 
 
 class NoEvents:
@@ -167,6 +176,9 @@ class StateAway:
     def stores(self) -> None:
         raise StateUnavailable("the stored conversations cannot be reached yet", 2.0)
 
+    def accounts(self) -> None:
+        raise StateUnavailable("the accounts cannot be reached yet", 2.0)
+
 
 def a_scrape(deployment: str, value: float) -> Scrape:
     sample = MetricSample("baton_output_tokens_total", {}, value)
@@ -179,6 +191,8 @@ def an_app(
     receipts: ReceiptLog | None = None,
     state: Any = None,
     context: ContextManager | None = None,
+    access: Access = OPEN,
+    charging: Charging | None = None,
     **config: Any,
 ) -> FastAPI:
     """`config`: of the ingress."""
@@ -187,8 +201,20 @@ def an_app(
     whole = cast(Frontend, frontend)  # a fake has what the routes use
     context = context or ContextManager(whole, lambda: state.stores.context, ContextConfig())
     return build_http_app(
-        whole, cluster or FakeCluster(), receipts or ReceiptLog(0), state, context, IngressConfig(**config)
+        whole,
+        cluster or FakeCluster(),
+        receipts or ReceiptLog(0),
+        state,
+        context,
+        IngressConfig(**config),
+        access,
+        charging,
     )
+
+
+def an_admin_app(app: FastAPI, key: str | None = ADMIN_KEY) -> FastAPI:
+    """That of the admin port, beside the one of the public port."""
+    return build_admin_app(app.state.services, AdminConfig(), AdminAccess(key))
 
 
 def frames_of(answer: dict[str, Any] | AsyncGenerator[str | bytes, None]) -> AsyncGenerator[str | bytes, None]:
@@ -216,6 +242,15 @@ async def asked(
     of_app = {name: options.pop(name) for name in ("allow_path_header", "keep_receipts", "receipts") if name in options}
     async with a_client(an_app(frontend or FakeFrontend(), cluster, **of_app)) as client:
         return await client.request(method, url, **options)
+
+
+async def asked_by_operator(
+    method: str, url: str, cluster: FakeCluster | None = None, receipts: ReceiptLog | None = None, **config: Any
+) -> httpx.Response:
+    """One request to the admin port of a fresh ingress."""
+    app = an_admin_app(an_app(FakeFrontend(), cluster, receipts, **config))
+    async with a_client(app) as client:
+        return await client.request(method, url, headers=OPERATOR)
 
 
 async def posted(frontend: FakeFrontend | None = None, url: str = CHAT, **options: Any) -> httpx.Response:

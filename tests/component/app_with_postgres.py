@@ -9,25 +9,23 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from api.context.manager import ContextManager
 from api.frontend.frontend import Frontend
+from api.identity.access import Access
 from api.server.listener import HttpListener
 from api.server.protocol import Gatekeeper
 from api.state.lifecycle import ChatState
 from bench.fronts.free_ports import free_port
 from cluster.config.ingress import IngressConfig
 from tests.component.app_with_fakes import FakeFrontend, an_app, invented
+from tests.component.emptied import as_superuser
+from tests.component.open_access import OPEN
 from tests.conformance.watch import RECORD, Record, watched
 
 ClientOf = Callable[[str], AsyncOpenAI]
 
 
-def emptied(url: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-
-
 def without_syncs(url: str) -> None:
     """Let a server not wait for its disk. What is committed still outlives the server, and only not the machine."""
-    with psycopg.connect(url.replace("//baton@", "//postgres:@"), autocommit=True) as connection:
+    with psycopg.connect(as_superuser(url), autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")
         connection.execute("SELECT pg_reload_conf()")
 
@@ -38,11 +36,12 @@ async def clients_of(
     frontend: FakeFrontend | Frontend,
     record: Record = RECORD,
     context: ContextManager | None = None,
+    access: Access = OPEN,
     **config: Any,
 ) -> AsyncIterator[ClientOf]:
     """Clients by API key of a listening ingress with this `config`. Without `state`, it reaches none."""
     port = free_port()
-    app = an_app(frontend, state=state, context=context, **config)
+    app = an_app(frontend, state=state, context=context, access=access, **config)
     listener = await HttpListener.start(app, Gatekeeper(IngressConfig(port=port)), "baton")
     made: list[AsyncOpenAI] = []
 

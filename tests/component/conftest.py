@@ -16,10 +16,13 @@ with warnings.catch_warnings():
     from cluster.config.state import StateConfig
     from cluster.services.postgres import LocalPostgres
     from cluster.services.redis import LocalRedis
-    from tests.component.app_with_postgres import emptied, without_syncs
+    from tests.component.app_with_postgres import without_syncs
+    from tests.component.emptied import emptied
     from tests.component.killable_redis import KillableRedis
 
 import pytest
+
+from tests.component.reached import reached
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +62,5 @@ async def state(postgres: str, redis: str, tmp_path: Path, has_titles: bool) -> 
     emptied(postgres)
     urls: dict[str, Any] = {"database_url": postgres, "redis_url": redis}
     opened = ChatState(StateConfig(**urls, data_dir=str(tmp_path), titles=has_titles))
-    await opened.look()
-    yield opened
-    await opened.close()
+    async with reached(opened):
+        yield opened

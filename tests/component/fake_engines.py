@@ -20,8 +20,10 @@ from cluster.config.application import parse
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Path
 from cluster.repository import REPO_ROOT
-from router.session.receipt import Terms
+from router.session.receipt import RequestObserver, RouteReceipt, Terms
 from tests.component.app_with_fakes import a_placement
+from tests.unit.factories import a_receipt
+from tests.unit.usage_rows import an_attempt
 
 MODEL = "conf/models/baton-demo"
 END_OF_TURN = 2
@@ -39,11 +41,13 @@ class FakeEngines:
         max_model_len: int,
         safety: dict[str, Any] | None = None,
         audit: AuditPort | None = None,
+        public_prefixes: dict[str, Any] | None = None,
         **ingress: str,
     ) -> Frontend:
         """Without `audit`, its decisions on safety are in `events`."""
         engine = {"max_model_len": max_model_len, "dtype": "bfloat16", "enforce_eager": True}
-        config = parse({"model": MODEL, "engine": engine, "ingress": ingress, "safety": safety or {}})
+        sections = {"ingress": ingress, "safety": safety or {}, "public_prefixes": public_prefixes or {}}
+        config = parse({"model": MODEL, "engine": engine, **sections})
         start_session = cast(SessionFactory, self.start_session)  # its sessions are fakes
         return await Frontend.start(config, start_session, audit or FakeAudit(self))
 
@@ -73,11 +77,11 @@ class FakeEngines:
         deltas[-1] = TokenDelta(index, tokens[-1:], finish_reason=finish, stop_reason=stop_reason)
         return deltas
 
-    def start_session(self, request: GenerateRequest, terms: Terms) -> "FakeSession":
+    def start_session(self, request: GenerateRequest, terms: Terms, observer: RequestObserver | None) -> "FakeSession":
         self.requests.append(request)
         self.block_hashes.append(terms.block_hashes)
         self.forced_paths.append(terms.path)
-        return FakeSession(self, self._deltas_of(request))
+        return FakeSession(self, self._deltas_of(request), len(request.prompt_token_ids), observer)
 
     def _deltas_of(self, request: GenerateRequest) -> list[TokenDelta]:
         """`deltas`. Where a test has told only those of the first sequence, the others say the same."""
@@ -109,18 +113,33 @@ class FakeAudit:
 class FakeSession:
     placement = a_placement(Path.PREFILL_DECODE)
 
-    def __init__(self, engines: FakeEngines, deltas: list[TokenDelta]) -> None:
+    def __init__(
+        self, engines: FakeEngines, deltas: list[TokenDelta], num_prompt_tokens: int, observer: RequestObserver | None
+    ) -> None:
         self._engines = engines
         self._deltas = deltas
+        self._num_prompt_tokens = num_prompt_tokens
+        self._observer = observer
 
     async def run(self) -> AsyncGenerator[TokenDelta, None]:
+        num_delivered = 0
         try:
             for delta in self._deltas:
+                num_delivered += len(delta.token_ids)
                 yield delta
             if self._engines.error is not None:
                 raise self._engines.error
         finally:
             self._engines.num_ended += 1
+            if self._observer is not None:
+                self._observer.closed(self._receipt(num_delivered))
+
+    def _receipt(self, num_delivered: int) -> RouteReceipt:
+        return a_receipt(
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_output_tokens=num_delivered,
+            attempts=(an_attempt(num_delivered=num_delivered, num_generated=num_delivered),),
+        )
 
 
 def with_logprobs(delta: TokenDelta, other: int, prompt: Sequence[int] = ()) -> TokenDelta:

@@ -89,7 +89,7 @@ def _gcs_killed(service: TwoNodes) -> None:
     service.kill_gcs()
     try:
         _pass(AWAY_S)
-        assert service.get("/metrics").is_success  # which are read through Serve's handles
+        assert service.of_operators("/metrics").is_success  # which are read through Serve's handles
     finally:
         service.restart_gcs()
 

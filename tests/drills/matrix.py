@@ -54,16 +54,6 @@ BOUNDS = {
     "transfer path cut": Bounds(silence_s=20, kv_back_s=10, whole_s=60),
 }
 
-ALWAYS = {
-    ("queued", "prefill SIGKILL"),
-    ("handed over", "client leaves"),
-    ("first token", "client leaves"),
-    ("pulling", "prefill SIGSTOP 10 s"),
-    ("pulling", "transfer path cut"),
-    ("mid-stream", "decode SIGKILL"),
-}
-"""What `make test` runs: each way of the handoff to fail once. The others run with `make drills`."""
-
 ORPHANS = {
     (moment, fault) for moment in ("handed over", "pulling") for fault in ("decode SIGKILL", "prefill SIGSTOP 10 s")
 }

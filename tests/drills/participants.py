@@ -103,6 +103,8 @@ class Participants:
             raise TimeoutError(f"{self.victim.outcome}: seen on prefill {prefills} and decode {decodes}") from error
         if not (prefills and decodes):
             raise MomentMissed(f"{self.victim.outcome}: seen on prefill {prefills} and decode {decodes}")
+        if len(prefills) > 1:
+            raise MomentMissed("the link of another prefill worker is measured meanwhile")
         (self.prefill,) = (p for p in self.prefills if p.id in prefills)
         (self.decode,) = (d for d in self.decodes if d.id in decodes)
         if self.decode != self.other_decode:

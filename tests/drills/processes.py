@@ -87,6 +87,8 @@ class AnyService(Protocol):
 
     def get(self, path: str) -> httpx.Response: ...
 
+    def of_operators(self, path: str) -> httpx.Response: ...
+
     def processes(self, name: str) -> list[psutil.Process]: ...
 
 
@@ -96,7 +98,7 @@ class LiveProcesses:
 
     def snapshot(self) -> Snapshot:
         """Raises httpx.HTTPError while no ingress replica answers."""
-        lines = self.service.get("/metrics").raise_for_status().text.splitlines(keepends=True)
+        lines = self.service.of_operators("/metrics").raise_for_status().text.splitlines(keepends=True)
         text = "".join(line for line in lines if line.startswith(METRICS))  # to parse all of them takes too long
         return Snapshot([sample for family in text_string_to_metric_families(text) for sample in family.samples])
 

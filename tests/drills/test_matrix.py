@@ -9,22 +9,15 @@ from tests.drills import report
 from tests.drills.client import ANSWERED, LEFT
 from tests.drills.drill import Measured, run_drill
 from tests.drills.faults import FAULTS
-from tests.drills.matrix import ALWAYS, BYSTANDER_SILENCE_S, CELLS, Cell
+from tests.drills.matrix import BYSTANDER_SILENCE_S, CELLS, Cell
 from tests.drills.processes import LiveProcesses
 
 logger = logging.getLogger("baton.drills")
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.full_matrix]
 
 
-def _parameters() -> list[object]:
-    return [
-        pytest.param(cell, id=str(cell), marks=[] if (cell.moment, cell.fault) in ALWAYS else pytest.mark.full_matrix)
-        for cell in CELLS
-    ]
-
-
-@pytest.mark.parametrize("cell", _parameters())
+@pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_drill(live: LiveProcesses, cell: Cell, all_measured: list[Measured]) -> None:
     measured = Measured(cell)
     all_measured.append(measured)

@@ -11,6 +11,8 @@ from tests.drills.processes import LiveProcesses
 from tests.drills.questions import Question
 from tests.drills.word_lists import word_list
 
+pytestmark = pytest.mark.full_matrix
+
 PROMPT_TOKENS = 150
 NUM_ASKED_BEFORE = 5
 """One more than there are workers: the last one finds the prompt cached wherever it runs."""

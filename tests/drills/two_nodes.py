@@ -11,6 +11,7 @@ from typing import IO, Any
 import psutil
 
 from cluster.config.environment import SECRET_VARIABLE
+from cluster.config.tenants.identity import OPEN_ACCESS
 from cluster.repository import REPO_ROOT
 from tests.drills.processes import DECODE, INGRESS, PREFILL, SCHEDULER, LiveProcesses
 from tests.nodes.namespaces import Network, Node
@@ -25,6 +26,8 @@ DECODE_PLACE = "decode_place"
 """A Ray resource of which each node has one: so that each has one decode worker."""
 CHANGES: dict[str, Any] = {
     "ingress": {"host": "0.0.0.0", "cpus": 0.3, "allow_path_header": True, "verified_share": 1.0},
+    "admin": {"host": "0.0.0.0"},
+    "identity": {"open_access": OPEN_ACCESS},
     "prefill": {"cpus": 0.2},
     # Without CPUs: the other node has none, so that nothing but a decode worker finds room there
     "decode": {"replicas": 2, "cpus": 0, "resources": {DECODE_PLACE: 1}},
@@ -89,6 +92,7 @@ class TwoNodes(Service):
     def stop(self) -> list[psutil.Process]:
         """Both nodes are switched off. Returns what is left of them."""
         self._http.close()
+        self._admin_http.close()
         processes = self._family()
         self._switch_off()
         return psutil.wait_procs(processes, timeout=ENDED_WITHIN_S)[1]

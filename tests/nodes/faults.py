@@ -143,4 +143,6 @@ NODE_FAULTS = {
     "a decode node joins, a worker leaves": NodeFault(_joins_and_leaves, silence_s=5.0, num_lost=1),
     "update of all processes": NodeFault(_updated, silence_s=15.0, num_lost=5),
 }
-"""A new one goes to the end: its place chooses the prompts of its streams, which no other drill may have."""
+"""A new one goes to the end: its place chooses the prompts of its streams, which no other drill may have. Those after
+the head's show that the controller that came back replaces what dies.
+"""

@@ -1,9 +1,10 @@
 """In a network namespace of its own: clients whose handshakes are under way when an ingress replica stops listening.
 
-unshare --net python -m tests.nodes.handshakes 1    # with net.ipv4.tcp_migrate_req=1
+unshare --net python -m tests.nodes.handshakes    # with net.ipv4.tcp_migrate_req=1, and without
 """
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -14,8 +15,7 @@ from pathlib import Path
 from api.server.listener import HttpListener
 from api.server.protocol import Gatekeeper
 from cluster.config.ingress import IngressConfig
-from tests.component.api.server.test_listener import SERVICE, free_port
-from tests.component.api.server.test_succession import answering
+from tests.component.api.server.test_listener import SERVICE, answering, free_port
 
 NUM_ROUNDS, NUM_CLIENTS = 4, 8
 REQUEST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
@@ -66,5 +66,8 @@ async def run() -> Counter[str]:
 
 if __name__ == "__main__":
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    MIGRATES.write_text(sys.argv[1])
-    sys.stdout.write(" ".join(asyncio.run(run()).elements()))
+    seen = {}
+    for migrates in ("1", "0"):
+        MIGRATES.write_text(migrates)
+        seen[migrates] = asyncio.run(run())
+    sys.stdout.write(json.dumps(seen))

@@ -15,6 +15,8 @@ import psutil
 import yaml
 from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
 
+from api.identity.admin.admin_key import known_admin_key
+from cluster.config.tenants.identity import OPEN_ACCESS
 from cluster.repository import REPO_ROOT
 from tests.certificates import Authority
 from tests.conformance.watch import watched
@@ -28,6 +30,7 @@ CONFIGS = REPO_ROOT / "conf/ray-up"
 COMMAND_WITHIN_S = 120.0
 CHANGES: dict[str, Any] = {
     "ingress": {"allow_path_header": True, "verified_share": 1.0, "metrics_max_age_s": 0},
+    "identity": {"required": False, "open_access": OPEN_ACCESS},
     # Engines start at once on two cores
     "slo": {"standard": {"outage_wait_s": 150}},
 }
@@ -38,7 +41,7 @@ class NodeAway(httpx.ConnectError):
 
 
 class RayUp:
-    port = 8000
+    port, admin_port = 8000, 8001
 
     def __init__(self, folder: Path, num_replicas: Mapping[str, int]) -> None:
         """`num_replicas` of the pools, each on a node of its own. There may be one node more of each pool."""
@@ -98,6 +101,11 @@ class RayUp:
 
     def get(self, path: str) -> httpx.Response:
         return self._http.get(self.url + path)
+
+    def of_operators(self, path: str) -> httpx.Response:
+        """What the admin port answers."""
+        key = known_admin_key(self._folder / "state")
+        return self._http.get(f"http://{self.host}:{self.admin_port}{path}", headers={"Authorization": f"Bearer {key}"})
 
     def post(self, path: str, body: object, headers: Mapping[str, str]) -> httpx.Response:
         return self._http.post(self.url + path, json=body, headers=headers)

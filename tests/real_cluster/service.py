@@ -14,9 +14,12 @@ import psutil
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from api.identity.admin.admin_key import known_admin_key
 from bench.fronts.free_ports import free_port
 from cluster import compiled
+from cluster.config.environment import ADMIN_KEY_VARIABLE
 from cluster.repository import REPO_ROOT
+from cluster.services.redis import REDIS_FOLDER
 from tests.conformance.watch import watched
 
 START_TIMEOUT_S = 240.0
@@ -31,7 +34,11 @@ INGRESS_PROCESS, SCHEDULER_PROCESS, PREFILL_PROCESS, DECODE_PROCESS = (
 
 IN_USE = {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
 """Metrics of each engine that are 0 when nothing of a request is left in it."""
+RESERVATION_S = 5.0
 CHANGES: dict[str, Any] = {
+    # A place that a killed ingress had taken is soon free
+    "limits": {"reservation_s": RESERVATION_S},
+    "metering": {"prices": "conf/prices.yaml"},
     "ingress": {
         "allow_path_header": True,
         "verified_share": 1.0,
@@ -40,7 +47,7 @@ CHANGES: dict[str, Any] = {
         "metrics_max_age_s": 0,
         # A client that reads nothing shall lose its request before the demo model's longest answer ends by itself
         "max_unread_tokens": 500,
-        # What it costs the others is tested on engines (tests/hostile/live/test_grammars.py)
+        # What it costs the others is tested on engines (tests/real_cluster/hostile/test_grammars.py)
         "structured_output": {"allow_grammars": True},
     },
     # Two engines start on two cores
@@ -57,17 +64,20 @@ class Service:
     def __init__(self, folder: Path, changes: dict[str, Any], application: dict[str, Any] | None = None) -> None:
         """`application`: keys of the application beside `args`."""
         config = yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())
-        self._data = str(folder / "state")
-        changes = merged({"state": {"data_dir": self._data}}, changes)
+        self.data = folder / "state"
+        self._data = str(self.data)
+        changes = merged({"state": {"data_dir": self._data}, "identity": {"required": False}}, changes)
         args = config["applications"][0]["args"] = merged(config["applications"][0]["args"], changes)
         config["applications"][0] |= application or {}
         self.config_file = folder / "serve.yaml"
         self.config_file.write_text(yaml.safe_dump(config))
         self._config = config
         num_cells = len(args.get("cells", {}).get("names", ["main"]))
-        self._num_engines = num_cells * (args["prefill"]["replicas"] + args["decode"]["replicas"])
+        self.num_engines = num_cells * (args["prefill"]["replicas"] + args["decode"]["replicas"])
         self.port = free_port()
         self.url = f"http://{self.host}:{self.port}"
+        self.admin_port = free_port()
+        self.admin_url = f"http://{self.host}:{self.admin_port}"
         self.log = folder / "baton.log"
         command = [
             str(Path(sys.executable).with_name("baton")),
@@ -75,11 +85,14 @@ class Service:
             str(self.config_file),
             "--port",
             str(self.port),
+            "--admin-port",
+            str(self.admin_port),
         ]
         environment = os.environ | {compiled.SWITCH: "0"}  # what its users run
         with self.log.open("wb") as log:
             self._process = self._start(command, environment, log)
         self._http = watched(httpx.Client(base_url=self.url, timeout=30))
+        self._admin_http = watched(httpx.Client(base_url=self.admin_url, timeout=30))
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         wait_for(lambda: "Baton is ready" in self.log.read_text() or self._process.poll() is not None, timeout_s)
@@ -95,6 +108,7 @@ class Service:
     def stop(self) -> list[psutil.Process]:
         """Ctrl-C. Returns what is left of everything that it had started."""
         self._http.close()
+        self._admin_http.close()
         family = self._family()
         self._process.send_signal(signal.SIGINT)
         self._process.wait(timeout=30)
@@ -104,7 +118,9 @@ class Service:
     def update(self, changes: dict[str, Any]) -> None:
         """Have Serve roll changed `args` out, as `serve deploy` does."""
         application = self._config["applications"][0]
-        application["args"] = merged(application["args"], {**changes, "ingress": {"port": self.port}})
+        application["args"] = merged(
+            application["args"], {**changes, "ingress": {"port": self.port}, "admin": {"port": self.admin_port}}
+        )
         self._of_serve("PUT", json=self._config)
 
     def serve_says(self) -> dict[tuple[str, str], str]:
@@ -145,6 +161,19 @@ class Service:
     def post(self, path: str, body: object) -> httpx.Response:
         return self._http.post(path, json=body)
 
+    def of_operators(self, path: str) -> httpx.Response:
+        """What the admin port answers."""
+        return self._admin_http.get(path, headers={"Authorization": f"Bearer {self.admin_key}"})
+
+    @property
+    def admin_key(self) -> str:
+        """The key that the service has made at its start."""
+        return known_admin_key(Path(self._data))
+
+    def as_operator(self) -> dict[str, str]:
+        """The environment of a command that asks the admin port."""
+        return os.environ | {ADMIN_KEY_VARIABLE: self.admin_key}
+
     def process(self, name: str) -> psutil.Process:
         """The process of a deployment's (only) replica."""
         (replica,) = self.processes(name)
@@ -169,13 +198,15 @@ class Service:
         (server,) = [p for p in psutil.process_iter() if p.name() == "postgres" and _serves(p, self._data)]
         return [server, *server.children(recursive=True)]
 
-    def redis(self) -> psutil.Process:
-        (server,) = [p for p in psutil.process_iter() if p.name() == "redis-server" and _serves(p, self._data)]
+    def redis(self, folder: str = REDIS_FOLDER) -> psutil.Process:
+        """`folder`: of the server, inside the data folder."""
+        own = f"{self._data}/{folder}/"
+        (server,) = [p for p in psutil.process_iter() if p.name() == "redis-server" and _serves(p, own)]
         return server
 
     def _has_workers(self) -> bool:
         """Their processes at least: what is said of readiness may be a quarter of a second old."""
-        return len(self.processes(PREFILL_PROCESS)) + len(self.processes(DECODE_PROCESS)) >= self._num_engines
+        return len(self.processes(PREFILL_PROCESS)) + len(self.processes(DECODE_PROCESS)) >= self.num_engines
 
     def is_ready(self) -> bool:
         """Answers, and can hand over."""
@@ -190,7 +221,7 @@ class Service:
 
     def samples(self, name: str, **labels: str) -> list[float]:
         """The samples of one metric that have these labels."""
-        families = text_string_to_metric_families(self.get("/metrics").raise_for_status().text)
+        families = text_string_to_metric_families(self.of_operators("/metrics").raise_for_status().text)
         samples = (sample for family in families for sample in family.samples if sample.name == name)
         return [sample.value for sample in samples if labels.items() <= sample.labels.items()]
 
@@ -210,11 +241,11 @@ class Service:
         return self._are_of_all(self._in_use())
 
     def _are_of_all(self, values: list[float]) -> bool:
-        return len(values) == len(IN_USE) * self._num_engines
+        return len(values) == len(IN_USE) * self.num_engines
 
     def _in_use(self) -> list[float]:
         """What the engines run, queue and hold, as far as they say."""
-        families = text_string_to_metric_families(self.get("/metrics").raise_for_status().text)
+        families = text_string_to_metric_families(self.of_operators("/metrics").raise_for_status().text)
         return [sample.value for family in families if family.name in IN_USE for sample in family.samples]
 
 

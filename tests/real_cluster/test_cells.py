@@ -65,11 +65,11 @@ def states(service: Service) -> dict[str, str]:
 
 
 def cell_of_workers(service: Service) -> dict[str, str]:
-    return {worker["worker"]: worker["cell"] for worker in service.get("/baton/links").json()["workers"]}
+    return {worker["worker"]: worker["cell"] for worker in service.of_operators("/baton/links").json()["workers"]}
 
 
 def cell_of_last_answer(service: Service, cells: dict[str, str]) -> str:
-    placement = service.get("/baton/receipts?last=1").json()["receipts"][0]["placement"]
+    placement = service.of_operators("/baton/receipts?last=1").json()["receipts"][0]["placement"]
     (cell,) = {cells[worker] for worker in (placement["prefill"], placement["decode"]) if worker is not None}
     return cell
 
@@ -96,7 +96,14 @@ def by_cell(service: Service, client: openai.OpenAI, cells: dict[str, str], seed
 
 def baton_cells(service: Service, *arguments: str) -> str:
     command = [sys.executable, "-c", "from cluster.cli.main import main; main()", "cells", *arguments]
-    done = subprocess.run([*command, "--url", service.url], cwd=REPO_ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "--url", service.admin_url],
+        cwd=REPO_ROOT,
+        env=service.as_operator(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -124,7 +124,7 @@ async def test_batch_answers_pause_for_an_interactive_request_and_lose_no_token(
             await one.reading
         await keeps.reading
     assert [one.text for one in several] == right
-    receipts = small.get("/baton/receipts?last=100").json()["receipts"]
+    receipts = small.of_operators("/baton/receipts?last=100").json()["receipts"]
     (interactive,) = [receipt for receipt in receipts if receipt["slo_class"] == "interactive"]
     assert "paused" in interactive["placement"]["why"]
     assert interactive["result"] == "good"

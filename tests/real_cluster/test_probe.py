@@ -40,5 +40,6 @@ def test_measuring_leaves_no_block_pinned(service: Service) -> None:
 
 
 def _probe(service: Service) -> dict[str, list[dict[str, Any]]]:
-    command = [str(Path(sys.executable).with_name("baton")), "probe", "--url", service.url, "--json"]
-    return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    command = [str(Path(sys.executable).with_name("baton")), "probe", "--url", service.admin_url, "--json"]
+    done = subprocess.run(command, env=service.as_operator(), capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))

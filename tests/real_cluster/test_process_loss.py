@@ -26,8 +26,6 @@ from tests.real_cluster.service import (
 NUM_IN_FLIGHT = 16
 """Word lists, which take the prefill engine four steps, so that it has begun with some when it dies."""
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the capital of France?"}]
-INTERACTIVE_WAITS_S = 10.0
-"""`outage_wait_s` in conf/local.yaml."""
 ANSWERED_WITHIN_S = 5.0
 """Without the Scheduler: an ingress waits a second for it, and then chooses itself."""
 MAX_TOKENS = 3000
@@ -58,49 +56,26 @@ def test_killed_prefill_worker_costs_no_request(service: Service, client: openai
     wait_for(service.is_idle, timeout_s=40)
 
 
-def test_stream_of_a_killed_decode_worker_goes_on_elsewhere(
+def test_streams_of_a_killed_decode_worker_go_on_elsewhere_or_end_with_an_error(
     service: Service, client: openai.OpenAI, model: str
 ) -> None:
     with _long_stream(service, model, fresh_key(), temperature=0, max_tokens=400) as frames:
         undisturbed = _text(list(frames))
-    with _long_stream(service, model, fresh_key(), temperature=0, max_tokens=400) as frames:
+    with (
+        _long_stream(service, model, stop=["this is never said"]) as bound,  # cannot be resumed
+        _long_stream(service, model, fresh_key(), temperature=0, max_tokens=400) as frames,
+    ):
+        next(bound)
         first = [next(frames) for _ in range(20)]
         service.process(DECODE_PROCESS).kill()
         assert _text([*first, *frames]) == undisturbed
+        last = list(bound)
+    assert last[-1] == "[DONE]"
+    assert json.loads(last[-2])["error"]["code"] == "worker_failed"
     assert _path_of_answer(client, model) in ("P", "P->D")
     service.wait_until_whole()
     assert _path_of_answer(client, model, "P->D") == "P->D"
     wait_for(service.is_idle, timeout_s=40)
-
-
-def test_stream_that_cannot_go_on_elsewhere_ends_with_an_error(
-    service: Service, client: openai.OpenAI, model: str
-) -> None:
-    with _long_stream(service, model, stop=["this is never said"]) as frames:
-        next(frames)
-        service.process(DECODE_PROCESS).kill()
-        last = list(frames)
-    assert last[-1] == "[DONE]"
-    assert json.loads(last[-2])["error"]["code"] == "worker_failed"
-    service.wait_until_whole()
-    assert _path_of_answer(client, model, "P->D") == "P->D"
-    wait_for(service.is_idle, timeout_s=40)
-
-
-def test_request_is_refused_once_no_worker_has_lived_for_as_long_as_its_class_waits(
-    service: Service, client: openai.OpenAI, model: str
-) -> None:
-    """Class interactive: its wait is shorter than an engine's start."""
-    service.process(DECODE_PROCESS).kill()
-    service.process(PREFILL_PROCESS).kill()
-    asked_at = time.monotonic()
-    with pytest.raises(openai.InternalServerError) as refused:
-        client.completions.create(model=model, prompt="Once", max_tokens=1, extra_body={"service_tier": "priority"})
-    assert refused.value.status_code == 503
-    assert time.monotonic() - asked_at > INTERACTIVE_WAITS_S / 2
-    assert int(refused.value.response.headers["retry-after"]) >= 1
-    service.wait_until_whole()
-    assert _path_of_answer(client, model, "P->D") == "P->D"
 
 
 def test_killed_scheduler_costs_no_request_and_its_streams_go_on(

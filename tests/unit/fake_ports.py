@@ -1,6 +1,7 @@
 """A session's ports without a cluster: the Scheduler is a real RouterState, the workers do what a test tells them."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
@@ -138,6 +139,8 @@ class FakePrefill:
         self.ends_after = len(SERVED)
         """Tokens after which the answer is over."""
         self.delay_rounds = delay_rounds
+        self.num_generated: Counter[str] = Counter()
+        """Tokens by worker, as its engine counts them."""
         self._open: dict[tuple[str, RequestId], KVHandoff] = {}
 
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
@@ -158,6 +161,7 @@ class FakePrefill:
         result = msgspec.structs.replace(
             result, first=msgspec.structs.replace(result.first, top_logprobs=self.top_logprobs)
         )
+        self.num_generated[worker] += 1
         if request.is_resumable and finish:
             return msgspec.structs.replace(result, handoff=None)
         assert result.handoff is not None
@@ -213,6 +217,8 @@ class FakeDecode:
         self.fails_without_handoff: dict[str, Exception] = {}
         """How workers fail on requests for a computation anew, for workers that do."""
         self.num_ended = 0
+        self.num_generated: Counter[str] = Counter()
+        """Tokens by worker, as its engine counts them."""
         self._open: set[tuple[str, RequestId]] = set()
         """Streams by worker and request."""
         self._pausing: set[tuple[str, RequestId]] = set()
@@ -247,6 +253,7 @@ class FakeDecode:
             if handoff is not None and self.redeem(handoff):
                 self.pulled.append(handoff)
                 pulled = 4
+            self.num_generated[worker] += worker not in self.error_on
             if worker in self.error_on:
                 yield a_delta(finish=FinishReason.ERROR)
             yield msgspec.structs.replace(
@@ -266,6 +273,7 @@ class FakeDecode:
                     raise RequestPaused("paused", worker)
                 if worker in self.fails_after:
                     raise self.fails_after[worker]
+                self.num_generated[worker] += 1
                 yield a_delta(token, finish=FinishReason.STOP if token == SERVED[-1] else None)
         finally:
             self._open.discard((worker, request.request_id))

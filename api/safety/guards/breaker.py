@@ -5,7 +5,7 @@ made. After a wait it is half open, and one call probes the service. An answer c
 Calls that began before it opened count no more.
 """
 
-from collections import deque
+from collections import Counter, deque
 from enum import StrEnum
 
 WINDOW = 10
@@ -87,18 +87,25 @@ class CircuitBreaker:
 class Bulkhead:
     """How many are inside, so that those who wait for a slow service do not fill the process."""
 
-    __slots__ = ("_most", "num_inside")
+    __slots__ = ("_inside", "_most", "_most_of_one", "num_inside")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_of_one: int) -> None:
+        """`most_of_one`: of one tenant, so that the others find room."""
         self._most = most
+        self._most_of_one = most_of_one
+        self._inside: Counter[str] = Counter()
         self.num_inside = 0
 
-    def enter(self) -> bool:
+    def enter(self, tenant: str) -> bool:
         """Whether there is room. Whoever enters leaves once."""
-        if self.num_inside >= self._most:
+        if self.num_inside >= self._most or self._inside[tenant] >= self._most_of_one:
             return False
         self.num_inside += 1
+        self._inside[tenant] += 1
         return True
 
-    def leave(self) -> None:
+    def leave(self, tenant: str) -> None:
         self.num_inside -= 1
+        self._inside[tenant] -= 1
+        if not self._inside[tenant]:
+            del self._inside[tenant]

@@ -21,6 +21,7 @@ from api.safety.guards.dialects.moderations import ModerationsDialect
 from api.safety.guards.dialects.qwen3_guard import Qwen3GuardDialect
 from api.safety.guards.dialects.shield_gemma import ShieldGemmaDialect
 from api.safety.verdict import Category
+from api.state.postgres.fair_shares import Shares
 from cluster.config.safety import GuardConfig
 
 DIALECTS: Mapping[str, Callable[[str], GuardDialect]] = {
@@ -40,6 +41,10 @@ which are in no excerpt as a whole then.
 EXCERPTS_AT_ONCE = 4
 """Calls for one text at a time. More lets one long text take the guard from others; fewer scans fewer excerpts within
 the deadline.
+"""
+WAITING_OF_ONE = 0.75
+"""The share of `max_waiting` that one tenant may have. More leaves less room to others in a burst of one tenant; less
+leaves texts of a burst unscanned although nobody else is there.
 """
 FAIR_SHARE = 0.5
 """Share of the deadline that a call must have had for its timeout to count as a failure of the guard. Less lets texts
@@ -80,12 +85,15 @@ class Guard:
         )
         # a bare transport: a client would follow redirects, keep cookies, and take proxies from the environment
         self._transport = httpx2.AsyncHTTPTransport(limits=limits, trust_env=False)
-        self._slots = asyncio.Semaphore(config.max_concurrent)
-        self._room = Bulkhead(config.max_concurrent + config.max_waiting)
+        # A tenant may have all calls while nobody else waits: each is short, and the next one is another tenant's
+        self._slots = Shares(config.max_concurrent, config.max_concurrent)
+        of_one = max(1, int(config.max_waiting * WAITING_OF_ONE))
+        self._room = Bulkhead(config.max_concurrent + config.max_waiting, config.max_concurrent + of_one)
         self._breaker = CircuitBreaker()
 
-    async def scores(self, text: str, *, is_answer: bool, deadline_s: float) -> Mapping[Category, float]:
-        """The score of every category that the guard has looked for. A blank text has none.
+    async def scores(self, text: str, *, tenant: str, is_answer: bool, deadline_s: float) -> Mapping[Category, float]:
+        """The score of every category that the guard has looked for. A blank text has none. `tenant`: whose text it is.
+        No tenant takes the guard from the others.
 
         Raises:
             GuardUnavailable: it has not answered, or must not be asked now.
@@ -93,26 +101,28 @@ class Guard:
         """
         if not text.strip():
             return {}
-        if not self._room.enter():
+        if not self._room.enter(tenant):
             raise GuardUnavailable(f"{self._room.num_inside} texts wait for the guard")
         ends_at = asyncio.get_running_loop().time() + deadline_s
         try:
             async with asyncio.timeout_at(ends_at):
-                return await self._whole(text, is_answer, ends_at - deadline_s * FAIR_SHARE, ends_at)
+                return await self._whole(text, tenant, is_answer, ends_at - deadline_s * FAIR_SHARE, ends_at)
         except TimeoutError:
             raise GuardUnavailable(f"the guard has not answered within {deadline_s:g} s") from None
         finally:
-            self._room.leave()
+            self._room.leave(tenant)
 
     async def close(self) -> None:
         await self._transport.aclose()
 
-    async def _whole(self, text: str, is_answer: bool, fair_until: float, ends_at: float) -> Mapping[Category, float]:
+    async def _whole(
+        self, text: str, tenant: str, is_answer: bool, fair_until: float, ends_at: float
+    ) -> Mapping[Category, float]:
         """The highest scores of all excerpts."""
         at_once = asyncio.Semaphore(EXCERPTS_AT_ONCE)
 
         async def score(excerpt: str) -> Mapping[Category, float]:
-            async with at_once, self._slots:
+            async with at_once, self._slots.one(tenant):
                 asked = self._dialect.request(excerpt, is_answer=is_answer)
                 return self._dialect.scores(await self._answer(asked, fair_until, ends_at))
 

@@ -214,10 +214,10 @@ class Database:
         )
         assert row is not None
         if row["standing"] == "erased":
-            raise Conflict("the data of this API key is being erased", None, "tenant_erased")
+            raise Conflict("the data of this tenant is being erased", None, "tenant_erased")
         if row["standing"] == "full":
             raise InvalidRequest(
-                f"the request would store more than the {most} bytes that this API key may store: delete something "
+                f"the request would store more than the {most} bytes that this tenant may store: delete something "
                 "first",
                 None,
                 "storage_quota_exceeded",

@@ -1,14 +1,15 @@
 """The client of Redis, which may be away and may forget: no caller waits for it for long, or depends on an answer."""
 
 import asyncio
+import hashlib
 import logging
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 logger = logging.getLogger("baton.state")
 
@@ -22,9 +23,41 @@ that is back.
 """
 MAX_AT_ONCE = 200
 """Calls that share a round trip. More makes fewer round trips; fewer makes each of them shorter."""
+MAX_PARTS = 4000
+"""Parts of commands that share a round trip, unless one call has more. With more, scripts of many arguments take longer
+than TIMEOUT_S together, so that a busy Redis is taken for a lost one; with fewer, there are more round trips.
+"""
 
 Command = tuple[str | bytes | int, ...]
-Call = tuple[tuple[Command, ...], asyncio.Future[list[Any] | None]]
+
+
+class RedisScript(NamedTuple):
+    """A Lua script, and the hash by which Redis knows it."""
+
+    text: str
+    sha: str
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+class ScriptAnswer(NamedTuple):
+    value: Any
+    """None if Redis is away, or has refused the script."""
+    may_have_run: bool
+    """Whether Redis may have run the script, or may still run it, though nobody has heard the answer."""
+
+
+class RedisCall:
+    """Commands that were asked for together, on their way."""
+
+    __slots__ = ("answers", "commands", "is_sent")
+
+    def __init__(self, commands: tuple[Command, ...]) -> None:
+        self.commands = commands
+        self.answers: asyncio.Future[list[Any] | None] = asyncio.get_running_loop().create_future()
+        self.is_sent = False
 
 
 class RedisClient:
@@ -34,7 +67,7 @@ class RedisClient:
         self._redis: Redis | None = None
         self._is_away = False
         self._not_before = 0.0
-        self._calls: list[Call] = []
+        self._calls: list[RedisCall] = []
         self._working: asyncio.Task[None] | None = None
 
     def reach(self, url: str) -> None:
@@ -58,14 +91,45 @@ class RedisClient:
 
     async def run(self, *commands: Command) -> list[Any] | None:
         """The answers to these commands. None if Redis is away, or refuses one of them."""
+        call = self._begun(*commands)
+        answers = None if call is None else await call.answers
+        return None if answers is None else _unless_refused(answers)
+
+    async def run_script(self, script: RedisScript, keys: list[str], *arguments: str | int) -> Any:
+        """The answer of a script. None if Redis is away, or refuses it."""
+        return (await self.answer_of(script, keys, *arguments)).value
+
+    async def answer_of(self, script: RedisScript, keys: list[str], *arguments: str | int) -> ScriptAnswer:
+        return await self.answered(script, self.begun(script, keys, *arguments))
+
+    def begun(self, script: RedisScript, keys: list[str], *arguments: str | int) -> RedisCall | None:
+        """A call of a script, which Redis runs before all calls that are asked for after this one. None while Redis is
+        away.
+        """
+        return self._begun(("EVALSHA", script.sha, len(keys), *keys, *arguments))
+
+    async def answered(self, script: RedisScript, call: RedisCall | None) -> ScriptAnswer:
+        """The answer to what `begun` returned. Redis gets the text of the script only if it does not know the script,
+        as after a restart.
+        """
+        if call is None:
+            return ScriptAnswer(None, False)
+        answers = await call.answers
+        if answers is not None and isinstance(answers[0], NoScriptError):
+            (_, _, *rest), *_ = call.commands
+            return await self.answered(script, self._begun(("EVAL", script.text, *rest)))
+        found = None if answers is None else _unless_refused(answers)
+        return ScriptAnswer(found[0] if found else None, call.is_sent and answers is None)
+
+    def _begun(self, *commands: Command) -> RedisCall | None:
         redis = self._unless_away()
         if redis is None:
             return None
-        answers: asyncio.Future[list[Any] | None] = asyncio.get_running_loop().create_future()
-        self._calls.append((commands, answers))
+        call = RedisCall(commands)
+        self._calls.append(call)
         if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._work(redis))
-        return await answers
+        return call
 
     def listener(self) -> PubSub | None:
         """A connection for subscriptions; None while Redis is away."""
@@ -78,15 +142,27 @@ class RedisClient:
     async def _work(self, redis: Redis) -> None:
         """Runs in a task that no caller cancels, so that a connection is never left in the middle of an answer."""
         while self._calls:
-            calls, self._calls = self._calls[:MAX_AT_ONCE], self._calls[MAX_AT_ONCE:]
-            found = await self._round_trip(redis, [command for commands, _ in calls for command in commands])
+            number = self._number_at_once()
+            calls, self._calls = self._calls[:number], self._calls[number:]
+            for call in calls:
+                call.is_sent = True
+            found = await self._round_trip(redis, [command for call in calls for command in call.commands])
             if found is None:
                 calls, self._calls = calls + self._calls, []
             rest = iter(found or ())
-            for commands, answers in calls:
-                own = None if found is None else _unless_refused([next(rest) for _ in commands])
-                if not answers.done():  # done: its caller was cancelled
-                    answers.set_result(own)
+            for call in calls:
+                own = None if found is None else [next(rest) for _ in call.commands]
+                if not call.answers.done():  # done: its caller was cancelled
+                    call.answers.set_result(own)
+
+    def _number_at_once(self) -> int:
+        """How many of the calls that wait share the next round trip."""
+        num_parts = 0
+        for number, call in enumerate(self._calls[:MAX_AT_ONCE]):
+            num_parts += sum(map(len, call.commands))
+            if number and num_parts > MAX_PARTS:
+                return number
+        return min(len(self._calls), MAX_AT_ONCE)
 
     async def _round_trip(self, redis: Redis, commands: list[Command]) -> list[Any] | None:
         try:

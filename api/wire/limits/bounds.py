@@ -118,7 +118,11 @@ def num_sequences(body: Any) -> int:
 
 
 def check_sequences(body: Any, most: int) -> int:
-    """The number of sequences that a body asks for. Raises InvalidRequest if it exceeds `most`."""
+    """The number of sequences that a body asks for. Raises InvalidRequest if it exceeds `most`, and for an `n` that is
+    no integer: vLLM would read "16384" as one, after the sequences were counted.
+    """
+    if isinstance(body, dict) and body.get("n") is not None and type(body["n"]) is not int:
+        raise InvalidRequest("n must be an integer", "n", "invalid_type")
     number = num_sequences(body)
     if number > most:
         message = f"the request asks for {number} sequences (n for each prompt), and the limit is {most}"
@@ -230,7 +234,10 @@ def _check_repetitions(wanted: Any) -> None:
     if not isinstance(wanted, dict):
         return
     size, count = wanted.get("max_pattern_size"), wanted.get("min_count")
-    if type(size) is int and type(count) is int and (size > MAX_PATTERN or size * count > MAX_COMPARED):
+    for name, value in (("max_pattern_size", size), ("min_count", count)):
+        if value is not None and type(value) is not int:
+            raise InvalidRequest(f"{name} must be an integer", "repetition_detection", "invalid_type")
+    if size is not None and count is not None and (size > MAX_PATTERN or size * count > MAX_COMPARED):
         raise InvalidRequest(
             f"max_pattern_size may be at most {MAX_PATTERN}, and times min_count at most {MAX_COMPARED}",
             "repetition_detection",

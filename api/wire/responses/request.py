@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from api.wire.items import Item, items_of
 from api.wire.pages import metadata_of
-from api.wire.slo import slo_class_of, tier_of
+from api.wire.slo import tier_of
 from cluster.errors import InvalidRequest
+from cluster.messages.ids import SloClass
 
 MAX_INPUT_ITEMS = 10_000
 """Items in the input of one request. Lower refuses clients that send whole conversations; higher takes longer to check.
@@ -187,8 +188,10 @@ def request_again(asked: Asked, overrides: dict[str, Any], default_truncation: s
     return request._replace(replaced=asked.response)
 
 
-def response_of(request: ResponseRequest, response_id: str, created_at: int) -> dict[str, Any]:
-    """The response object before anything is generated. `created_at` is in seconds since 1970."""
+def response_of(request: ResponseRequest, response_id: str, created_at: int, slo_class: SloClass) -> dict[str, Any]:
+    """The response object before anything is generated. `created_at` is in seconds since 1970. `slo_class`: the class
+    that the request is served in.
+    """
     body = request.body
     reasoning = body.get("reasoning") or {}
     return {
@@ -214,7 +217,7 @@ def response_of(request: ResponseRequest, response_id: str, created_at: int) -> 
         "prompt_cache_key": body.get("prompt_cache_key"),
         "reasoning": {"effort": reasoning.get("effort"), "summary": None},
         "safety_identifier": body.get("safety_identifier"),
-        "service_tier": tier_of(slo_class_of(body)),
+        "service_tier": tier_of(slo_class),
         "store": request.is_stored,
         "temperature": body.get("temperature", 1.0),
         "text": {"format": (body.get("text") or {}).get("format") or {"type": "text"}},

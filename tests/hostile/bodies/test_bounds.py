@@ -112,11 +112,22 @@ def test_what_is_of_another_type_is_left_to_who_knows_it(body: list[Any] | dict[
         ({"prompt": [1, 2, 3], "n": 2}, 2),
         ({"prompt": [[1], [2], [3]], "n": 2}, 6),
         ({"n": -5}, 1),
-        ({"n": True}, 1),
     ],
 )
 def test_sequences_are_n_of_each_prompt(body: dict[str, Any], number: int) -> None:
     assert check_sequences(body, 6) == number
+
+
+@pytest.mark.parametrize("n", ["16384", 16384.0, "2", True, [2], {}])
+def test_number_that_is_no_integer_is_refused_before_others_read_it_as_one(n: object) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        check_sequences({"n": n, "prompt": ["a"] * 3}, 6)
+    assert (error.value.param, error.value.code) == ("n", "invalid_type")
+    for name in ("max_pattern_size", "min_count"):
+        wanted = {"max_pattern_size": 2, "min_count": 2} | {name: n}
+        with pytest.raises(InvalidRequest) as error:
+            check_bounds({"repetition_detection": wanted})
+        assert error.value.param == "repetition_detection"
 
 
 @pytest.mark.parametrize(("body", "param"), [({"n": 7}, "n"), ({"prompt": ["a"] * 7}, "prompt")])

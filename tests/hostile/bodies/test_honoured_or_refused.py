@@ -8,6 +8,7 @@ import pytest
 
 from api.wire.fields import check_fields
 from api.wire.responses.request import request_of, response_of
+from api.wire.slo import slo_class_of
 from cluster.cli.main import private
 from cluster.errors import InvalidRequest
 
@@ -17,7 +18,8 @@ KNOWN = frozenset({"model", "tool_choice", "verbosity"})
 
 @pytest.mark.parametrize(("asked", "said"), [("auto", "default"), (None, "default"), ("flex", "flex")])
 def test_tier_is_said_that_was_used(asked: str | None, said: str) -> None:
-    response = response_of(request_of(ASKED | {"service_tier": asked}), "resp_1", 0)
+    body = ASKED | {"service_tier": asked}
+    response = response_of(request_of(body), "resp_1", 0, slo_class_of(body))
     assert response["service_tier"] == said
 
 

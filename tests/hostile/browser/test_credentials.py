@@ -1,9 +1,11 @@
 """A credential is a bearer token or none: whatever else is sent makes nobody another tenant."""
 
+import msgspec
 import pytest
 
 from api.identity.credentials import MAX_CREDENTIAL_BYTES, key_of
-from api.identity.tenants import tenant_in_state, tenant_of
+from api.identity.principal import ANYBODY
+from api.identity.tenants import PRINCIPAL, tenant_in_state, tenant_of
 from cluster.errors import Unauthorized
 from tests.component.app_with_fakes import CHAT, FakeFrontend, a_client, an_app
 
@@ -78,7 +80,7 @@ async def test_every_route_that_knows_tenants_refuses_it(
         assert not frontend.bodies
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 async def test_what_knows_no_tenants_asks_for_no_credential(path: str) -> None:
     async with a_client(an_app(FakeFrontend())) as client:
         assert (await client.get(path, headers={"authorization": "Basic x"})).status_code == 200
@@ -86,7 +88,8 @@ async def test_what_knows_no_tenants_asks_for_no_credential(path: str) -> None:
 
 class Asked:
     def __init__(self, tenant: str) -> None:
-        self.scope = {"state": {"tenant": tenant}}
+        principal = msgspec.structs.replace(ANYBODY, tenant=tenant)
+        self.scope = {"state": {PRINCIPAL: principal}}
 
 
 def test_who_sends_no_key_is_anonymous() -> None:

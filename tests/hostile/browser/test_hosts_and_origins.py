@@ -82,7 +82,7 @@ def test_listed_names_pass() -> None:
     "origin", [EVIL, "null", "http://localhost:3000", "http://baton:1", "https://baton.evil.example", ""]
 )
 @pytest.mark.parametrize(
-    ("method", "path"), [("GET", "/v1/models"), ("GET", "/metrics"), ("POST", CHAT), ("DELETE", "/v1/conversations/x")]
+    ("method", "path"), [("GET", "/v1/models"), ("GET", "/readyz"), ("POST", CHAT), ("DELETE", "/v1/conversations/x")]
 )
 async def test_page_of_another_origin_reads_and_writes_nothing(origin: str, method: str, path: str) -> None:
     async with client() as browser:

@@ -15,6 +15,7 @@ from api.edge.edge import Edge
 from api.server.listener import HttpListener
 from api.server.protocol import Gatekeeper
 from cluster.config.ingress import IngressConfig
+from tests.component.open_access import OPEN
 
 PATIENCE_S = 5.0
 GET = b"GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -131,7 +132,7 @@ async def listening(app: Any = None, **options: Any) -> AsyncIterator[Wire]:
     behind = Echo() if app is None else app
     gatekeeper = Gatekeeper(config)
     listener = await HttpListener.start(
-        Edge(behind, config, Capacity(config.max_ongoing_requests)), gatekeeper, "baton"
+        Edge(behind, config, Capacity(config.max_ongoing_requests), OPEN), gatekeeper, "baton"
     )
     wire = Wire(behind, gatekeeper, config.port)
     try:

@@ -17,8 +17,8 @@ from api.state.encryption.tenant_keys import LOOK_MARGIN, LocalMasterKey
 from api.state.lifecycle import LOOK_INTERVAL_S, ChatState
 from tests.expected import of_kind
 from tests.hostile.state.conftest import HttpOf
-from tests.hostile.state.stored import rows
-from tests.hostile.state.test_erasure import ALICE, SAID, administration, rows_of, with_everything
+from tests.hostile.state.stored import SAID, rows, with_everything
+from tests.hostile.state.test_erasure import ALICE, administration, rows_of
 
 LOOK_S = 0.6
 

@@ -1,11 +1,12 @@
 """A tenant that is erased is gone: from PostgreSQL, from Redis, and from the memory of every replica."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import msgspec
 import psycopg
 import pytest
 from redis import Redis
@@ -15,15 +16,20 @@ from api.state import administration as module
 from api.state.administration import Administration
 from api.state.encryption.tenant_keys import LocalMasterKey
 from api.state.lifecycle import ChatState
+from api.state.postgres.ledger.ledger_jobs import LedgerJobs
+from api.state.postgres.ledger.ledger_store import LedgerStore
+from api.state.redis import usage_stream
+from api.state.redis.usage_stream import STREAM
 from cluster.errors import NotFound
 from tests.expected import of_kind, present
 from tests.hostile.state.conftest import HttpOf, TalkativeModel
-from tests.hostile.state.stored import rows, services_of
-from tests.unit.safety_events import a_safety_event
+from tests.hostile.state.stored import SAID, database_of, rows, services_of, with_everything
+from tests.unit.usage_rows import a_row, an_opening
 
 ALICE, BOB = tenant_of_key("sk-alice"), tenant_of_key("sk-bob")
 TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
-SAID = [{"type": "message", "role": "user", "content": "canary"}]
+NOT_ERASED = frozenset({"schema_migrations", "accounts", "accounts_version", "projects", "api_keys", "account_changes"})
+"""What an operator keeps of accounts stays: they have no text of a client."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,27 +41,10 @@ def administration(state: ChatState) -> Administration:
     return state.administration(lambda _: None)
 
 
-async def with_everything(http: httpx.AsyncClient) -> str:
-    """A tenant of whom there is something in every table. Returns a conversation."""
-    made = {"items": SAID, "title": "canary", "metadata": {"canary": "canary"}, "user": "canary"}
-    conversation = (await http.post("/v1/conversations", json=made)).json()["id"]
-    turn = {"model": "m", "input": "canary", "conversation": conversation}
-    response = (await http.post("/v1/responses", json=turn, headers={"idempotency-key": "canary"})).json()["id"]
-    await http.post("/v1/feedback", json={"response_id": response, "rating": 1, "comment": "canary"})
-    await http.get(f"/v1/conversations/{conversation}")  # of which a copy is kept
-    await http.get(f"/v1/conversations/{conversation}/items")
-    await http.post("/v1/chat/completions", json={"model": "m", "messages": SAID, "store": True})
-    services = services_of(http)
-    await services.completion_writer.drained()
-    tenant = tenant_of_key(http.headers["authorization"].removeprefix("Bearer "))
-    event = a_safety_event(tenant=tenant, evidence=b"canary")
-    await services.chat_state.stores.audit.append([event])
-    await services.chat_state.stores.appeals.open(tenant, event.id, "canary")
-    return conversation
-
-
 def tables_of_tenants(url: str) -> set[str]:
-    return {name for (name,) in rows(url, TABLES) if name != "schema_migrations"}
+    """Without the ledger of usage, whose rows outlive their tenant without a name of an end user."""
+    names = {name for (name,) in rows(url, TABLES) if name not in NOT_ERASED}
+    return {name for name in names if not name.startswith("usage_")}
 
 
 def rows_of(url: str, tenant: str) -> dict[str, int]:
@@ -80,18 +69,88 @@ async def test_nothing_readable_is_left_and_others_have_all_that_they_had(
     await elsewhere.stores.conversations.get(ALICE, conversation)
     before = rows_of(postgres, BOB)
     assert before.keys() == tables_of_tenants(postgres)
+    with Redis.from_url(redis) as client:
+        for tenant in (ALICE, BOB):
+            client.set(f"baton:limits:{{{tenant}}}:open", 1)
     erased = await administration(elsewhere).erase(ALICE)
     assert erased["items"] == 3 and erased["Redis"] > 0
     assert rows_of(postgres, ALICE).keys() == {"tenants", "tenant_keys"}
     assert rows(postgres, "SELECT wrapped_key FROM tenant_keys WHERE tenant_id = %s", [ALICE]) == [(None,)]
     with Redis.from_url(redis) as client:
-        assert list(client.scan_iter(f"baton:*:{ALICE}:*")) == []
+        assert list(client.scan_iter(f"*{ALICE}*")) == []
+        assert client.delete(f"baton:limits:{{{BOB}}}:open") == 1
     for replica in (state, elsewhere):
         await replica.look()
         assert replica._keys.remembered(ALICE) is None
         assert not [kept for kept in replica._keys._kept if kept[0] == ALICE]
     assert rows_of(postgres, BOB) == before
     assert (await bob.get(f"/v1/conversations/{of_bob}")).json()["title"] == "canary"
+
+
+async def test_usage_stays_without_the_names_of_end_users(
+    state: ChatState, http_of: HttpOf, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ERASED_AT_ONCE", 2)
+    await with_everything(http_of(state))
+    usage = [a_row(tenant_id=ALICE, end_user="canary") for _ in range(5)] + [a_row(tenant_id=BOB, end_user="canary")]
+    await LedgerStore(database_of(state)).write([], [], usage)
+    erased = await administration(state).erase(ALICE)
+    assert erased["usage_ledger (names of end users)"] == 5
+    found = rows(postgres, "SELECT tenant_id, end_user, count(*) FROM usage_ledger GROUP BY 1, 2 ORDER BY 1")
+    assert found == sorted([(ALICE, "", 5), (BOB, "canary", 1)])
+    named = rows(postgres, "SELECT tenant_id, scope_id FROM usage_day_sums WHERE kind = 'end_user'")
+    assert named == [(BOB, "canary")]
+
+
+async def test_records_that_come_after_an_erasure_have_no_names_of_end_users(
+    http_of: HttpOf, state: ChatState, postgres: str
+) -> None:
+    """Of requests that ran meanwhile, and from the disk of an ingress that was away for long."""
+    await with_everything(http_of(state))
+    ledger, jobs = LedgerStore(database_of(state)), LedgerJobs(database_of(state))
+    now_ms = int(time.time() * 1000)
+    names: dict[str, Any] = {"tenant_id": ALICE, "end_user": "canary"}
+    running, lost = an_opening(now_ms, **names), an_opening(now_ms, ingress="gone", **names)
+    await ledger.write([running, lost], [], [])
+    assert (await administration(state).erase(ALICE))["usage_openings (names of end users)"] == 2
+    await ledger.write([], [running.id], [a_row(id=running.id, **names)])
+    rows(postgres, "UPDATE tenants SET erased_at = now() - interval '1 h', erasing_since = now() - interval '2 h'")
+    rows(postgres, "UPDATE usage_openings SET opened_at = now() - interval '1 h'")
+    assert (await jobs.reap(90.0)).lost == 1
+    await state.stores.retention.run()  # the tenant may store again
+    late = now_ms - 3_600_000 - 5000
+    await ledger.write([an_opening(late, ingress="late", **names)], [], [a_row(late, **names)])
+    assert rows(postgres, "SELECT DISTINCT end_user FROM usage_ledger UNION SELECT end_user FROM usage_openings") == [
+        ("",)
+    ]
+    await ledger.write([an_opening(now_ms, **names)], [], [a_row(now_ms, **names)])
+    for table in ("usage_ledger", "usage_openings"):  # of the same tenant, which goes on
+        assert rows(postgres, f"SELECT count(*) FROM {table} WHERE end_user = 'canary'") == [(1,)]
+
+
+async def test_rows_in_the_stream_lose_the_names_of_end_users(
+    http_of: HttpOf, state: ChatState, redis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_stream, "READ_AT_ONCE", 2)
+    await with_everything(http_of(state))
+    usage = [
+        {"id": number, "tenant_id": tenant, "end_user": name}
+        for number, (tenant, name) in enumerate([(ALICE, "canary"), (BOB, "canary"), (ALICE, ""), (ALICE, "canary")])
+    ]
+    with Redis.from_url(redis) as client:
+        for row in usage:
+            client.xadd(STREAM, {"row": msgspec.json.encode(row)})
+        erased = await administration(state).erase(ALICE)
+        assert erased["baton:usage (names of end users)"] == 2
+        entries: Any = client.xrange(STREAM)
+        client.delete(STREAM)
+    left = [msgspec.json.decode(fields[b"row"]) for _, fields in entries]
+    assert sorted((row["id"], row["tenant_id"], row["end_user"]) for row in left) == [
+        (0, ALICE, ""),
+        (1, BOB, "canary"),
+        (2, ALICE, ""),
+        (3, ALICE, ""),
+    ]
 
 
 async def test_response_that_runs_meanwhile_writes_nothing_afterwards(

@@ -6,12 +6,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from api.state.postgres.database import MIGRATIONS, Database
+from api.state.postgres.database import MIGRATIONS
 from cluster.services.postgres import LocalPostgres
+from tests.component.emptied import migrate
 from tests.hostile.state.stored import rows
 
 OLD = 7
 """The last migration that the older Baton knew."""
+BEFORE_LINEAGE = 15
+"""The last migration before keys had a lineage."""
 ROW_BYTES = 500
 
 FILL = """
@@ -44,9 +47,7 @@ def old(tmp_path: Path) -> Iterator[str]:
             "CREATE TABLE schema_migrations "
             "(version int PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
         )
-        for number, file in enumerate(sorted(MIGRATIONS.glob("*.sql"))[:OLD], 1):
-            filling.execute(file.read_bytes())
-            filling.execute("INSERT INTO schema_migrations VALUES (%s, %s)", [number, file.stem])
+        apply(filling, 1, OLD)
     for tenant in "ab":
         with psycopg.connect(url) as filling:
             filling.execute("SELECT set_config('app.tenant_id', %s, true)", [tenant])
@@ -54,6 +55,13 @@ def old(tmp_path: Path) -> Iterator[str]:
                 filling.execute(statement)
     yield url
     server.stop()
+
+
+def apply(connection: psycopg.Connection, first: int, last: int) -> None:
+    """The migrations with these numbers."""
+    for number, file in enumerate(sorted(MIGRATIONS.glob("*.sql"))[first - 1 : last], first):
+        connection.execute(file.read_bytes())
+        connection.execute("INSERT INTO schema_migrations VALUES (%s, %s)", [number, file.stem])
 
 
 def of_tenant(tenant: str) -> list[bytes]:
@@ -65,15 +73,6 @@ def of_tenant(tenant: str) -> list[bytes]:
         if own:
             statements.append(f"{head} VALUES {','.join(own)}".encode())
     return statements
-
-
-async def migrate(url: str) -> None:
-    database = Database(url, 1)
-    await database.open()
-    try:
-        await database.migrate()
-    finally:
-        await database.close()
 
 
 async def test_what_is_there_counts_and_is_given_back(old: str) -> None:
@@ -109,3 +108,26 @@ async def test_what_is_up_to_date_stays_as_it_is(old: str) -> None:
     before = rows(old, "SELECT tenant_id, bytes FROM tenant_bytes ORDER BY 1, 2")
     await migrate(old)
     assert rows(old, "SELECT tenant_id, bytes FROM tenant_bytes ORDER BY 1, 2") == before
+
+
+async def test_keys_that_were_rotated_before_are_of_one_lineage(old: str) -> None:
+    with psycopg.connect(old) as filling:
+        filling.execute("SELECT set_config('app.tenant_id', '*', true)")
+        apply(filling, OLD + 1, BEFORE_LINEAGE)
+        filling.execute("SELECT set_config('app.tenant_id', 'a', true)")
+        filling.execute("INSERT INTO accounts (tenant_id, name, changed_in) VALUES ('a', 'team', 1)")
+        filling.execute("INSERT INTO projects (tenant_id, id, name, changed_in) VALUES ('a', 'proj_1', 'p', 1)")
+        for key, rotated_to in (("key_3", None), ("key_2", "key_3"), ("key_1", "key_2"), ("key_alone", None)):
+            filling.execute(
+                "INSERT INTO api_keys "
+                "(tenant_id, id, project_id, digest, handle, name, rights, rotated_to, changed_in) "
+                "VALUES ('a', %s, 'proj_1', sha256(%s), 'handle', 'laptop', '{inference}', %s, 1)",
+                [key, key.encode(), rotated_to],
+            )
+    await migrate(old)
+    assert dict(rows(old, "SELECT id, lineage FROM api_keys", tenant="a")) == {
+        "key_1": "key_1",
+        "key_2": "key_1",
+        "key_3": "key_1",
+        "key_alone": "key_alone",
+    }

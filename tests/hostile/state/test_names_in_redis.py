@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from redis import Redis
 
 from api.state.lifecycle import ChatState
-from tests.component.app_with_postgres import emptied
+from tests.component.emptied import emptied
 from tests.hostile.state.conftest import HttpOf
 
 KEY = "invoice-2024-0017"

@@ -153,7 +153,7 @@ async def tried(url: str, steps: list[tuple[str, int]]) -> None:
             new = f"resp_{next(numbers)}"
             try:
                 replica: Any = replicas[which]  # a fake of the services that a try uses
-                found = await found_for(replica, tenant, Attempt("f", "k", False), new)
+                found = await found_for(replica, tenant, Attempt("s", "f", "k", False), new)
             except StillAdmitting:
                 assert holding
                 continue

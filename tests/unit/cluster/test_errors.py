@@ -15,9 +15,12 @@ from cluster.errors import (
     Forbidden,
     HeadersTooLarge,
     InvalidRequest,
+    LimitsUnavailable,
     Misdirected,
     NotFound,
     Overloaded,
+    QuotaExceeded,
+    RateLimited,
     RequestQuarantined,
     RequestTimedOut,
     RequestTooLarge,
@@ -50,6 +53,9 @@ INSTANCES = [
     HeadersTooLarge("the headers have more than 5 bytes", None, "headers_too_large"),
     Overloaded("no decode worker can be reached", 2.5),
     TooManyRequests("the queue is longer than the objective", 2.5),
+    RateLimited("this key has no room", "tokens", 2.5, {"x-ratelimit-remaining-tokens": "0"}),
+    QuotaExceeded("the budget of the month is spent"),
+    LimitsUnavailable("the limits cannot be reached now", 5.0),
     StillAdmitting("another try of the same request is being admitted", 1.0),
     StateUnavailable("conversations cannot be reached now", 2.0),
     ClientTooSlow("the client reads too slowly"),
@@ -83,7 +89,7 @@ def test_message_is_all_that_an_error_shows() -> None:
 def test_only_the_client_s_own_faults_are_client_errors() -> None:
     for kind in KINDS:
         is_the_clients = issubclass(kind, InvalidRequest | ClientTooSlow)
-        comes_again = kind in (TooManyRequests, StillAdmitting)
+        comes_again = kind in (TooManyRequests, RateLimited, QuotaExceeded, StillAdmitting)
         assert (kind.http_status < 500) == (is_the_clients or comes_again)
         assert (kind.error_type == "invalid_request_error") == (is_the_clients or kind is StillAdmitting)
 

@@ -34,3 +34,18 @@ WHERE tenant_id = %(tenant)s AND version = %(version)s AND wrapped_key = %(befor
 -- name: forget_words
 -- The words are hashed with the key of their item, so a new key needs new hashes
 UPDATE item_words SET language = '', words = NULL WHERE tenant_id = %(tenant)s AND item_id = ANY (%(items)s)
+
+-- name: forget_end_users
+-- Of a tenant that is being erased. Its rows of the ledger stay
+UPDATE usage_ledger SET end_user = ''
+WHERE tenant_id = %(tenant)s AND (started_at, id, attempt) IN (
+  SELECT started_at, id, attempt FROM usage_ledger WHERE tenant_id = %(tenant)s AND end_user <> '' LIMIT %(limit)s)
+
+-- name: forget_end_users_of_sums
+DELETE FROM usage_day_sums WHERE tenant_id = %(tenant)s AND kind = 'end_user' AND (scope_id, day) IN (
+  SELECT scope_id, day FROM usage_day_sums WHERE tenant_id = %(tenant)s AND kind = 'end_user' LIMIT %(limit)s)
+
+-- name: forget_end_users_of_openings
+UPDATE usage_openings SET end_user = ''
+WHERE id IN (
+  SELECT id FROM usage_openings WHERE tenant_id = %(tenant)s AND end_user <> '' ORDER BY id LIMIT %(limit)s FOR UPDATE)

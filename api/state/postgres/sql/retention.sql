@@ -13,8 +13,8 @@ WHERE keep IS NOT NULL
 
 -- name: lift_fences
 -- Tenants whose erasure is so long ago that no replica has writes of them left may store again
-UPDATE tenants SET erasing_since = NULL, erased_at = NULL
-WHERE erased_at < now() - %(fence)s::interval
+UPDATE tenants SET erasing_since = NULL
+WHERE erasing_since IS NOT NULL AND erased_at < now() - %(fence)s::interval
 
 -- name: deleted_conversations
 DELETE FROM conversations

@@ -15,7 +15,7 @@ from api.state.postgres.stores.compactions import opened
 from api.state.postgres.stores.items import (
     ROW_BYTES,
     Item,
-    Limits,
+    ItemLimits,
     Packed,
     append,
     new_id,
@@ -45,7 +45,7 @@ class Conversation(NamedTuple):
 
 
 class Conversations:
-    def __init__(self, database: TenantDatabase, limits: Limits) -> None:
+    def __init__(self, database: TenantDatabase, limits: ItemLimits) -> None:
         self._database = database
         self._limits = limits
 

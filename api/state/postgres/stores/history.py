@@ -7,7 +7,7 @@ from api.state.postgres.queries import queries
 from api.state.postgres.stores.compactions import opened
 from api.state.postgres.stores.conversations import found_conversation
 from api.state.postgres.stores.history_space import HeldHistory, HistorySpace
-from api.state.postgres.stores.items import Coverage, Item, Limits, unsealed
+from api.state.postgres.stores.items import Coverage, Item, ItemLimits, unsealed
 from api.state.postgres.tenant_transaction import TenantTransaction
 from cluster.errors import Conflict, InvalidRequest, NotFound
 
@@ -35,7 +35,7 @@ NOTHING = History([], {}, [])
 
 
 class Histories:
-    def __init__(self, limits: Limits, space: HistorySpace) -> None:
+    def __init__(self, limits: ItemLimits, space: HistorySpace) -> None:
         self._limits = limits
         self._space = space
 

@@ -35,7 +35,7 @@ class HistorySpace:
         of_tenant = self._held[tenant]
         if of_tenant and of_tenant + num_bytes > self._most // 2:
             raise TooManyRequests(
-                f"the histories of this API key's running turns have {of_tenant} bytes: an API key may have "
+                f"the histories of this tenant's running turns have {of_tenant} bytes: a tenant may have "
                 f"{self._most // 2} bytes at a time in this replica",
                 FULL_REPLICA_RETRY_S,
             )

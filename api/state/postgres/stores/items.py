@@ -38,7 +38,7 @@ _PREFIXES = {
 }
 
 
-class Limits(NamedTuple):
+class ItemLimits(NamedTuple):
     """The most that clients may store in one item and in one conversation."""
 
     item_bytes: int
@@ -113,7 +113,7 @@ async def referred(transaction: TenantTransaction, items: list[Item], param: str
     return [found[item["id"]] if item["type"] == "item_reference" else item for item in items]
 
 
-async def packed(items: list[Item], param: str, limits: Limits | None = None) -> Packed:
+async def packed(items: list[Item], param: str, limits: ItemLimits | None = None) -> Packed:
     """Items with ids, encoded. `param`: the parameter of the request that has them. Raises InvalidRequest for an item
     that is larger than `limits` allow.
     """
@@ -138,7 +138,7 @@ async def append(
     conversation: str | None = None,
     turn: StoredTurn | None = None,
     coverage: Coverage | None = None,
-    limits: Limits | None = None,
+    limits: ItemLimits | None = None,
 ) -> None:
     """Append items to a conversation, to a response, or to both. `coverage`: what the item stands for if it is a
     summary. `limits`: None for items that are stored even in a full conversation. Raises NotFound, InvalidRequest.
@@ -181,7 +181,7 @@ def no_conversation(conversation: str) -> NotFound:
 
 
 async def _reserve(
-    transaction: TenantTransaction, conversation: str, bodies: list[bytes], limits: Limits | None
+    transaction: TenantTransaction, conversation: str, bodies: list[bytes], limits: ItemLimits | None
 ) -> int:
     """The place of the first of these items in the conversation. A conversation without room for one more item counts
     as full even if no item is to be added: the answer to the turn would not fit.

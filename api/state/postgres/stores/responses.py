@@ -18,7 +18,7 @@ from api.state.postgres.stores.history_space import HistorySpace
 from api.state.postgres.stores.items import (
     ROW_BYTES,
     Item,
-    Limits,
+    ItemLimits,
     StoredTurn,
     append,
     packed,
@@ -86,7 +86,7 @@ class Ending(NamedTuple):
 
 
 class Responses:
-    def __init__(self, database: TenantDatabase, limits: Limits, space: HistorySpace) -> None:
+    def __init__(self, database: TenantDatabase, limits: ItemLimits, space: HistorySpace) -> None:
         """`limits`: for everything but the answer to a turn. `space`: the memory of the histories of turns."""
         self._database = database
         self._limits = limits
@@ -240,7 +240,7 @@ class _Texts(NamedTuple):
         return len(self.created) + len(self.asked)
 
 
-def _texts(turn: Admission, limits: Limits) -> _Texts:
+def _texts(turn: Admission, limits: ItemLimits) -> _Texts:
     """Raises InvalidRequest if the turn is too large even without its input."""
     asked = difference(turn.asked, turn.created)
     texts = _Texts(msgspec.json.encode(turn.created), msgspec.json.encode(asked))

@@ -23,8 +23,8 @@ DELETIONS = ("deleted_conversations", "untouched_conversations", "old_responses"
 """The statements of retention.sql that delete rows, in the order in which they run."""
 FENCE = timedelta(minutes=15)
 """How long nothing is stored for a tenant after its erasure. It exceeds the time for which a replica keeps writes that
-PostgreSQL has not taken. Shorter could bring data back that a cut-off replica still has; longer refuses the tenant's
-API key for longer.
+PostgreSQL has not taken. Shorter could bring data back that a cut-off replica still has; longer refuses the
+tenant for longer.
 """
 KEEP_EVENTS = timedelta(hours=1)
 """How long the stream of a response can be resumed after its end. Longer takes more disk; shorter fails more clients

@@ -11,19 +11,23 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, InternalServerError
 from openai.types.responses import ResponseCompactionItem
 
-from api.context import summary_jobs, token_counter
+from api.context import manager, summary_jobs, token_counter
 from api.context.manager import ContextManager
 from api.context.prompt_notes import user_message
 from api.context.token_counter import TokenCounter
 from api.frontend.frontend import Frontend
 from api.frontend.generation import Call
+from api.identity.tenants import tenant_of_key
+from api.limits.limits import LimitKind
 from api.state.lifecycle import ChatState
 from api.wire.pages import Page
 from cluster.config.context import ContextConfig
-from cluster.errors import InvalidRequest
+from cluster.config.tenants.limits import Limits
+from cluster.errors import InvalidRequest, QuotaExceeded, RateLimited, ServingError
 from cluster.messages.ids import SloClass
 from tests.component.app_with_fakes import CARD, FakeFrontend
 from tests.component.app_with_postgres import ClientOf, clients_of
+from tests.component.charged import ChargedBooks, charged
 from tests.component.openai_objects import id_of
 from tests.expected import of_kind
 from tests.unit.chat_chunks import answer, usage
@@ -57,6 +61,7 @@ class Model(FakeFrontend):
 
     async def chat_completion(self, body: Any, call: Call) -> Any:
         self.terms.append(call.terms)
+        await charged(call)
         if not body.get("stream"):
             self.summarized.append(body["messages"][-1]["content"])
             assert await self.count_tokens(body) + body["max_completion_tokens"] <= WINDOW
@@ -112,8 +117,15 @@ def context(state: ChatState, model: Model, index: Index) -> ContextManager:
 
 
 @pytest.fixture
-async def clients(state: ChatState, model: Model, context: ContextManager) -> AsyncIterator[ClientOf]:
-    async with clients_of(state, model, context=context) as found:
+def books() -> ChargedBooks:
+    return ChargedBooks(Limits(requests_per_minute=1000, tokens_per_minute=10**6, concurrent_requests=9))
+
+
+@pytest.fixture
+async def clients(
+    state: ChatState, model: Model, context: ContextManager, books: ChargedBooks
+) -> AsyncIterator[ClientOf]:
+    async with clients_of(state, model, context=context, charging=books.charging) as found:
         yield found
 
 
@@ -201,6 +213,32 @@ async def test_summary_stands_for_what_is_left_out(talk: Talk, model: Model, cli
     assert all(item.encrypted_content and "Summary" not in item.encrypted_content for item in made)
     assert [item.type for item in last.output] == ["message"]
     assert len([item async for item in client.responses.input_items.list(last.id)]) == 1
+
+
+async def test_summaries_are_charged_to_the_client_whose_turn_needs_them(
+    talk: Talk, model: Model, books: ChargedBooks
+) -> None:
+    """They draw on its limits of tokens. Its limits of requests are for what it sends."""
+    await talk.grow(20)
+    rows, classes = books.recorder.rows, [terms.slo_class for terms in model.terms]
+    assert [row.slo_class for row in rows] == classes and SloClass.BATCH in classes
+    assert {row.tenant_id for row in rows} == {tenant_of_key("sk-alice")}
+    assert all(row.cost_micros and row.http_request for row in rows)
+    tokens, of_requests = {LimitKind.TOKENS}, {LimitKind.REQUESTS, LimitKind.CONCURRENT}
+    generated = [tokens if one is SloClass.BATCH else tokens | of_requests for one in classes]
+    assert books.reservations.kinds == [of_requests, *generated]  # the conversation is made first
+
+
+@pytest.mark.parametrize("refusal", [RateLimited("no room", "tokens", 1.0, {}), QuotaExceeded("the budget is spent")])
+async def test_summary_that_limits_refuse_is_written_after_a_later_turn(
+    talk: Talk, model: Model, books: ChargedBooks, refusal: ServingError
+) -> None:
+    books.reservations.refusal_of_summaries = refusal
+    made = await talk.grow(20)
+    assert made.status == "completed" and report_of(made)["summarized_items"] == 0 and not model.summarized
+    books.reservations.refusal_of_summaries = None
+    await talk.grow(2)
+    assert model.summarized
 
 
 async def test_model_that_writes_no_summary_does_no_harm(talk: Talk, model: Model) -> None:
@@ -342,6 +380,8 @@ async def test_long_conversation_is_compacted_in_pieces_that_fit(client: AsyncOp
     compacted = await client.responses.compact(model="m", input=asked)
     assert len(model.summarized) > 3
     assert compacted.usage.total_tokens == 7 * len(model.summarized)
+    assert len(model.terms) == len(model.summarized)
+    assert all(terms.http_request for terms in model.terms), "its client asks for it, and pays"
 
 
 async def test_items_of_a_long_conversation_are_counted_at_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,6 +408,29 @@ async def test_what_is_far_too_long_is_not_compacted(client: AsyncOpenAI, model:
     with pytest.raises(BadRequestError) as caught:
         await client.responses.compact(model="m", input="word " * 8 * WINDOW)
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
+    assert not model.summarized
+
+
+async def test_history_of_very_many_items_is_not_compacted(
+    client: AsyncOpenAI, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it is not counted either."""
+    monkeypatch.setattr(manager, "COMPACTED_ITEMS", 40)
+    asked: list[Any] = [{"role": "user", "content": "Hi"}] * 40
+    (compaction,) = (await client.responses.compact(model="m", input=asked)).output
+    monkeypatch.setattr(TokenCounter, "items", lambda *_: pytest.fail("it was counted"))
+    with pytest.raises(BadRequestError) as caught:
+        await client.responses.compact(model="m", input=[*asked, asked[0]])
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
+    assert "41 items" in caught.value.message and compaction.type == "compaction"
+
+
+async def test_instructions_that_leave_no_room_are_not_repeated_with_each_part(
+    client: AsyncOpenAI, model: Model
+) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        await client.responses.compact(model="m", input="Hello", instructions="word " * (WINDOW * 2 // 3))
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "instructions")
     assert not model.summarized
 
 

@@ -13,7 +13,7 @@ from api.frontend.generation import Call, SessionFactory
 from cluster.config.application import parse
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import Path
-from router.session.receipt import Terms
+from router.session.receipt import RequestObserver, Terms
 from tests.component.app_with_fakes import NoEvents, a_placement, frames_of
 
 NUM_TOKENS = 32_000
@@ -29,7 +29,7 @@ class Session:
 
 
 async def a_frontend(requests: list[GenerateRequest]) -> Frontend:
-    def start_session(request: GenerateRequest, terms: Terms) -> Session:
+    def start_session(request: GenerateRequest, terms: Terms, observer: RequestObserver | None) -> Session:
         requests.append(request)
         return Session()
 

@@ -10,6 +10,7 @@ from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from tests.component.answering import Model
 from tests.component.app_with_postgres import ClientOf, clients_of
+from tests.component.reached import reached
 
 
 @pytest.fixture
@@ -33,7 +34,5 @@ def client(clients: ClientOf) -> AsyncOpenAI:
 async def elsewhere(state: ChatState, postgres: str, redis: str, tmp_path: Path) -> AsyncIterator[AsyncOpenAI]:
     """A client of another ingress replica with the same API key."""
     other = ChatState(StateConfig(database_url=postgres, redis_url=redis, data_dir=str(tmp_path), titles=False))
-    await other.look()
-    async with clients_of(other, Model()) as found:
+    async with reached(other), clients_of(other, Model()) as found:
         yield found("sk-alice")
-    await other.close()

@@ -8,7 +8,7 @@ from openai import BadRequestError, NotFoundError
 from openai.types.responses import ResponseOutputMessage
 
 from api.responses import turn_generation
-from cluster.errors import TooManyRequests
+from cluster.errors import QuotaExceeded, RateLimited, ServingError, TooManyRequests
 from tests.component.answering import Model
 from tests.component.api.responses.streams import resumed
 from tests.component.app_with_postgres import ClientOf
@@ -39,6 +39,22 @@ async def test_background_response_waits_for_workers(
     assert (await client.responses.retrieve(made.id)).status == "queued"
     model.error = None
     assert (await waiting)[-1].type == "response.completed"
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [RateLimited("this key has no room", "requests", 0.0, {}), QuotaExceeded("the budget of this key is spent")],
+    ids=["a limit", "a budget"],
+)
+async def test_background_response_that_a_limit_has_no_room_for_has_failed(
+    client: openai.AsyncOpenAI, model: Model, refusal: ServingError
+) -> None:
+    model.error = refusal
+    made = await client.responses.create(model="m", input="Hello", background=True)
+    assert (await resumed(client, made.id))[-1].type == "response.failed"
+    error = present((await client.responses.retrieve(made.id)).error)
+    assert (error.code, error.message) == ("rate_limit_exceeded", str(refusal))
+    assert len(model.bodies) == 1
 
 
 async def test_background_response_that_cannot_be_generated_has_failed(

@@ -6,11 +6,15 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, ConflictError, RateLimitError
 
+from api.identity.access import Access
+from api.identity.principal import Principal
+from api.identity.rights import ALL_RIGHTS, Right
 from api.responses import idempotency
+from api.state.lifecycle import ChatState
 from cluster.errors import TooManyRequests
 from tests.component.answering import Model, texts
 from tests.component.api.responses.streams import cut_after, numbers
-from tests.component.app_with_postgres import ClientOf
+from tests.component.app_with_postgres import ClientOf, clients_of
 
 
 async def tried(client: AsyncOpenAI, number: int, **request: Any) -> Any:
@@ -97,3 +101,36 @@ async def test_later_request_that_is_the_same_gets_an_answer_of_its_own(
     assert (await tried(client, 1)).id == first.id
     monkeypatch.setattr(idempotency, "ATTACHED_WITHIN_S", 0.0)
     assert (await tried(client, 1)).id != first.id
+
+
+def a_sender(**fields: Any) -> Principal:
+    rights = ALL_RIGHTS - {Right.STATE_READ}
+    return Principal(**({"tenant": "t", "project": "proj_1", "key": "", "rights": rights} | fields))
+
+
+SENDERS = {
+    "first": a_sender(key="key_1", key_lineage="key_1"),
+    "rotated": a_sender(key="key_2", key_lineage="key_1"),
+    "of-another-team": a_sender(key="key_3", key_lineage="key_3"),
+    "of-another-project": a_sender(project="proj_2", key="key_4", key_lineage="key_4"),
+    "token-of-a-user": a_sender(end_user="key_1"),
+    "token-of-another-user": a_sender(end_user="u"),
+}
+
+
+@pytest.mark.parametrize("headers", [{"Idempotency-Key": "k"}, {"x-stainless-retry-count": "1"}])
+async def test_retry_with_another_credential_shows_no_response_of_the_first(
+    state: ChatState, model: Model, headers: dict[str, str]
+) -> None:
+    """Not even one of the same tenant: it may not be allowed to read the response. A rotated key goes on."""
+
+    async def identify(credential: str) -> Principal:
+        return SENDERS[credential]
+
+    async with clients_of(state, model, access=Access(identify, is_required=True)) as clients:
+        answers = {
+            sender: (await clients(sender).responses.create(model="m", input="Hello", extra_headers=headers)).id
+            for sender in SENDERS
+        }
+    assert answers["first"] == answers["rotated"]
+    assert len(set(answers.values())) == len(model.bodies) == len(SENDERS) - 1

@@ -12,14 +12,20 @@ from openai import AsyncOpenAI, BadRequestError
 from api.frontend.frontend import Frontend
 from api.frontend.generation import Call
 from api.identity.tenants import tenant_of_key
+from api.limits.limits import LimitKind
 from api.responses.titles import MAX_TITLES, Titles
 from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
+from cluster.config.tenants.limits import Limits
 from cluster.errors import InvalidRequest, StateUnavailable, TooManyRequests
 from cluster.messages.ids import SloClass
+from tests.component.answering import frame
 from tests.component.app_with_fakes import FakeFrontend
-from tests.component.app_with_postgres import clients_of
+from tests.component.app_with_postgres import ClientOf, clients_of
+from tests.component.charged import ChargedBooks, charged
 from tests.component.openai_objects import id_of
+from tests.component.reached import reached
+from tests.unit.chat_chunks import answer
 
 ALICE = tenant_of_key("sk-alice")
 SAID: list[Any] = [
@@ -34,10 +40,15 @@ class Model(FakeFrontend):
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.is_asked = asyncio.Event()
+        self.titled = asyncio.Event()
 
     async def chat_completion(self, body: Any, call: Call) -> Any:
         self.is_asked.set()
         await self.may_answer.wait()
+        await charged(call)
+        if body.get("stream"):
+            return self._frames([frame(chunk) for chunk in answer("On foot.")], call)
+        self.titled.set()
         return await super().chat_completion(body, call)
 
 
@@ -52,9 +63,19 @@ def model() -> Model:
 
 
 @pytest.fixture
-async def client(state: ChatState, model: Model) -> AsyncIterator[AsyncOpenAI]:
-    async with clients_of(state, model) as found:
-        yield found("sk-alice")
+def books() -> ChargedBooks:
+    return ChargedBooks(Limits(requests_per_minute=1000, tokens_per_minute=10**6))
+
+
+@pytest.fixture
+async def clients(state: ChatState, model: Model, books: ChargedBooks) -> AsyncIterator[ClientOf]:
+    async with clients_of(state, model, charging=books.charging) as found:
+        yield found
+
+
+@pytest.fixture
+def client(clients: ClientOf) -> AsyncOpenAI:
+    return clients("sk-alice")
 
 
 @pytest.fixture
@@ -70,7 +91,7 @@ async def title(client: AsyncOpenAI, conversation: str) -> str | None:
 
 
 async def after_turn(titles: Titles, conversation: str) -> None:
-    await titles.after_turn(ALICE, conversation)
+    await titles.after_turn(ALICE, conversation, Call(tenant=ALICE))
     await titles.drained()
 
 
@@ -101,7 +122,7 @@ async def test_title_is_the_clients_to_set_and_is_never_overwritten(
 async def test_title_that_the_client_sets_meanwhile_stays(client: AsyncOpenAI, titles: Titles, model: Model) -> None:
     made = await client.conversations.create(items=SAID)
     model.may_answer.clear()
-    await titles.after_turn(ALICE, made.id)
+    await titles.after_turn(ALICE, made.id, Call(tenant=ALICE))
     await client.post(f"/conversations/{made.id}", cast_to=object, body={"title": "Mine"})
     model.may_answer.set()
     await titles.drained()
@@ -149,31 +170,50 @@ async def test_what_goes_wrong_harms_nobody(
     assert await title(client, made.id) is None
 
 
-async def test_few_titles_are_made_at_a_time_and_each_once(client: AsyncOpenAI, titles: Titles, model: Model) -> None:
-    made = [(await client.conversations.create(items=SAID)).id for _ in range(MAX_TITLES + 2)]
+async def test_few_titles_are_made_at_a_time_and_one_of_each_tenant(
+    clients: ClientOf, titles: Titles, model: Model
+) -> None:
+    keys = ["sk-alice", *(f"sk-{number}" for number in range(MAX_TITLES + 1))]
+    made = {key: [(await clients(key).conversations.create(items=SAID)).id for _ in range(2)] for key in keys}
     model.may_answer.clear()
-    for conversation in (*made, *made):
-        await titles.after_turn(ALICE, conversation)
+    for key, conversations in made.items():
+        for conversation in conversations:
+            await titles.after_turn(tenant_of_key(key), conversation, Call(tenant=tenant_of_key(key)))
     model.may_answer.set()
     await titles.drained()
-    assert len(model.bodies) == MAX_TITLES
+    shown = [[await title(clients(key), conversation) is not None for conversation in made[key]] for key in keys]
+    assert shown == [[True, False]] * MAX_TITLES + [[False, False]] * 2
+
+
+async def test_title_is_charged_to_the_client_of_the_turn(
+    client: AsyncOpenAI, model: Model, books: ChargedBooks
+) -> None:
+    conversation = await client.conversations.create()
+    await client.responses.create(model="m", input="How do I get to the forum?", conversation=conversation.id)
+    await model.titled.wait()
+    assert [(row.tenant_id, row.slo_class) for row in books.recorder.rows] == [
+        (ALICE, SloClass.STANDARD),
+        (ALICE, SloClass.BATCH),
+    ]
+    assert all(row.cost_micros for row in books.recorder.rows)
+    made, turn, title_of_it = books.reservations.kinds
+    assert (made, turn) == ({LimitKind.REQUESTS}, {LimitKind.REQUESTS, LimitKind.TOKENS})
+    assert title_of_it == {LimitKind.TOKENS}
 
 
 async def test_close_gives_up_what_is_being_made(client: AsyncOpenAI, titles: Titles, model: Model) -> None:
     made = await client.conversations.create(items=SAID)
     model.may_answer.clear()
-    await titles.after_turn(ALICE, made.id)
+    await titles.after_turn(ALICE, made.id, Call(tenant=ALICE))
     await titles.close()
     assert await title(client, made.id) is None
 
 
 async def test_titles_can_be_switched_off(client: AsyncOpenAI, model: Model, postgres: str, tmp_path: Path) -> None:
-    state = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), titles=False))
-    await state.look()
     made = await client.conversations.create(items=SAID)
-    await after_turn(Titles(cast(Frontend, model), state), made.id)
+    async with reached(ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), titles=False))) as state:
+        await after_turn(Titles(cast(Frontend, model), state), made.id)
     assert model.bodies == []
-    await state.close()
 
 
 async def test_titles_are_encrypted_at_rest_and_listed(client: AsyncOpenAI, postgres: str) -> None:
@@ -199,7 +239,7 @@ async def test_title_of_what_was_deleted_meanwhile_is_dropped(
 ) -> None:
     made = await client.conversations.create(items=SAID)
     model.may_answer.clear()
-    await titles.after_turn(ALICE, made.id)
+    await titles.after_turn(ALICE, made.id, Call(tenant=ALICE))
     await model.is_asked.wait()
     question = (await client.conversations.items.list(made.id, order="asc")).data[0]
     await client.conversations.items.delete(id_of(question), conversation_id=made.id)

@@ -13,6 +13,7 @@ from api.server.event_stream import EventStream
 from cluster.config.ingress import IngressConfig
 from cluster.errors import ContentFiltered, Overloaded, ServingError
 from cluster.simulation.clock import VirtualLoop
+from tests.component.open_access import OPEN
 
 DONE = "data: [DONE]\n\n"
 TEXT = 'data: {"text":"a"}\n\n'
@@ -92,7 +93,7 @@ class Client:
 
         headers = [(b"host", b"localhost")]
         scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "/", "headers": headers}
-        await Edge(app, IngressConfig(), Capacity(1))(scope, self.receive, self.send)
+        await Edge(app, IngressConfig(), Capacity(1), OPEN)(scope, self.receive, self.send)
         return self
 
     @property

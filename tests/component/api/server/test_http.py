@@ -35,6 +35,7 @@ from tests.component.app_with_fakes import (
     a_placement,
     an_app,
     asked,
+    asked_by_operator,
     posted,
 )
 
@@ -95,14 +96,14 @@ async def test_cells_that_all_drain_are_ready_if_they_can_serve(connected: bool,
 
 
 async def test_cells_are_listed_with_their_states_and_requests() -> None:
-    response = await asked("GET", "/baton/cells")
+    response = await asked_by_operator("GET", "/baton/cells")
     (cell,) = response.json()["cells"]
     assert response.json()["application"] == "baton"
     assert (cell["name"], cell["state"], cell["num_open"], cell["num_waiting"]) == ("main", "open", 3, 2)
 
 
 async def test_queue_says_who_waits_and_for_how_long_yet() -> None:
-    response = await asked("GET", "/baton/queue")
+    response = await asked_by_operator("GET", "/baton/queue")
     (waiting,) = response.json()["waiting"]
     expected = {"slo_class": "batch", "num_before": 0, "waited_s": 1.0, "wait_s": 2.0, "gives_up_s": 20.0}
     assert waiting == {"request_id": "r", "is_paused": False, **expected}
@@ -110,7 +111,7 @@ async def test_queue_says_who_waits_and_for_how_long_yet() -> None:
 
 @pytest.mark.parametrize("connected", [True, False])
 async def test_links_are_listed_whether_or_not_they_are_proved(connected: bool) -> None:
-    response = await asked("GET", "/baton/links", cluster=FakeCluster(connected=connected))
+    response = await asked_by_operator("GET", "/baton/links", cluster=FakeCluster(connected=connected))
     assert response.status_code == 200
     (link,) = response.json()["links"]
     assert (link["prefill"], link["decode"], link["is_proved"]) == ("p0", "d0", connected)
@@ -118,7 +119,7 @@ async def test_links_are_listed_whether_or_not_they_are_proved(connected: bool) 
 
 
 async def test_metrics_are_one_page_for_all_processes() -> None:
-    response = await asked("GET", "/metrics")
+    response = await asked_by_operator("GET", "/metrics")
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert response.text == (
         "# HELP baton_output_tokens_total Tokens.\n"
@@ -354,7 +355,7 @@ async def test_service_that_does_not_exist_is_refused(options: dict[str, Any], p
 
 
 async def test_receipts_are_not_shown_unless_they_are_kept() -> None:
-    response = await asked("GET", "/baton/receipts")
+    response = await asked_by_operator("GET", "/baton/receipts")
     assert (response.status_code, error_of(response)["code"]) == (404, "unknown_url")
 
 
@@ -362,14 +363,16 @@ async def test_last_receipts_are_shown_newest_first_with_the_names_of_all_fields
     receipts = ReceiptLog(2)
     for request_id in ("a", "b", "c"):
         receipts.closed(a_receipt(request_id))
-    response = await asked("GET", "/baton/receipts?last=5", receipts=receipts, keep_receipts=2)
+    response = await asked_by_operator("GET", "/baton/receipts?last=5", receipts=receipts, keep_receipts=2)
     shown = response.json()["receipts"]
     assert [receipt["request_id"] for receipt in shown] == ["c", "b"]
     assert (shown[0]["result"], shown[0]["slo_class"], shown[0]["ttft_s"]) == ("good", "standard", 0.5)
     assert shown[0]["placement"]["slo"] == {"ttft_s": 1.0, "tpot_s": 0.05}
     assert shown[0]["placement"]["considered"][0]["gpu_s"] == 0.2
     assert shown[0]["sources"] == {"computed": 1, "local": 2, "pulled": 3, "offloaded": 0}
-    (one,) = (await asked("GET", "/baton/receipts?last=1", receipts=receipts, keep_receipts=2)).json()["receipts"]
+    (one,) = (await asked_by_operator("GET", "/baton/receipts?last=1", receipts=receipts, keep_receipts=2)).json()[
+        "receipts"
+    ]
     assert one["request_id"] == "c"
 
 
@@ -377,17 +380,19 @@ async def test_receipts_of_one_http_request_are_found_by_its_id() -> None:
     receipts = ReceiptLog(9)
     for number in range(6):
         receipts.closed(a_receipt(f"r{number}", http_request=f"req_{number // 2}"))
-    found = await asked("GET", "/baton/receipts?http_request=req_1", receipts=receipts, keep_receipts=9)
+    found = await asked_by_operator("GET", "/baton/receipts?http_request=req_1", receipts=receipts, keep_receipts=9)
     assert [receipt["request_id"] for receipt in found.json()["receipts"]] == ["r3", "r2"]
-    one = await asked("GET", "/baton/receipts?http_request=req_1&last=1", receipts=receipts, keep_receipts=9)
+    one = await asked_by_operator(
+        "GET", "/baton/receipts?http_request=req_1&last=1", receipts=receipts, keep_receipts=9
+    )
     assert [receipt["request_id"] for receipt in one.json()["receipts"]] == ["r3"]
-    none = await asked("GET", "/baton/receipts?http_request=never", receipts=receipts, keep_receipts=9)
+    none = await asked_by_operator("GET", "/baton/receipts?http_request=never", receipts=receipts, keep_receipts=9)
     assert none.json() == {"receipts": []}
 
 
 @pytest.mark.parametrize("last", ["", "-1", "all", "9" * 20, "9" * 5000])
 async def test_number_of_receipts_must_be_one(last: str) -> None:
-    response = await asked("GET", f"/baton/receipts?last={last}", keep_receipts=2)
+    response = await asked_by_operator("GET", f"/baton/receipts?last={last}", keep_receipts=2)
     assert (response.status_code, error_of(response)["param"]) == (400, "last")
 
 

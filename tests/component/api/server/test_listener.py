@@ -15,6 +15,7 @@ from api.edge.edge import Edge
 from api.server.listener import HttpListener
 from api.server.protocol import Gatekeeper
 from cluster.config.ingress import IngressConfig
+from tests.component.open_access import OPEN
 
 SERVICE = "baton"
 START = {"type": "http.response.start", "status": 200, "headers": []}
@@ -48,13 +49,22 @@ class App:
             raise
 
 
+def answering() -> App:
+    """Answers at once."""
+    app = App()
+    app.may_answer.set()
+    return app
+
+
 @asynccontextmanager
 async def listening(
     app: App, gatekeeper: Gatekeeper | None = None, **options: Any
 ) -> AsyncIterator[tuple[HttpListener, httpx.AsyncClient]]:
     gatekeeper = gatekeeper or a_gatekeeper(**options)
     config = gatekeeper.config
-    listener = await HttpListener.start(Edge(app, config, Capacity(config.max_ongoing_requests)), gatekeeper, SERVICE)
+    listener = await HttpListener.start(
+        Edge(app, config, Capacity(config.max_ongoing_requests), OPEN), gatekeeper, SERVICE
+    )
     headers = {"content-type": "application/json"}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{config.port}", headers=headers, timeout=5) as client:
         yield listener, client

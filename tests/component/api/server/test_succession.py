@@ -13,18 +13,17 @@ from starlette.types import Receive, Scope, Send
 from api.server import protocol as protocols
 from api.server.listener import HttpListener
 from api.server.protocol import Gatekeeper
+from bench.fronts.free_ports import free_port
 from cluster.config.ingress import IngressConfig
-from tests.component.api.server.test_listener import SERVICE, App, a_gatekeeper, listening
+from cluster.config.tenants.admin import AdminConfig
+from tests.component.api.server.test_listener import SERVICE, App, a_gatekeeper, answering, listening
+from tests.component.app_with_fakes import OPERATOR, FakeFrontend, an_admin_app, an_app
 
 NUM_CLIENTS = 20
 """Half of them use their connections again."""
 NUM_SUCCESSORS = 6
-
-
-def answering() -> App:
-    app = App()
-    app.may_answer.set()
-    return app
+OVER_WITHIN_S = 20.0
+"""On a machine that is busy with other tests."""
 
 
 class Slow(App):
@@ -58,7 +57,7 @@ class Clients:
     async def more(self, number: int) -> None:
         """Until so many more requests are over."""
         until = self.ends.total() + number
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(OVER_WITHIN_S):
             while self.ends.total() < until:  # noqa: ASYNC110  # each end is counted by another task
                 await asyncio.sleep(0)
 
@@ -77,7 +76,7 @@ async def test_no_request_fails_when_replicas_follow_each_other() -> None:
             await clients.more(3 * NUM_CLIENTS)
             successor = await HttpListener.start(answering(), Gatekeeper(config), SERVICE)
             await clients.more(NUM_CLIENTS)
-            await asyncio.wait_for(current.close(), 5)
+            await asyncio.wait_for(current.close(), OVER_WITHIN_S)
             current = successor
     finally:
         await clients.stop()
@@ -92,7 +91,7 @@ async def test_connection_without_a_request_may_still_ask_once() -> None:
         await asyncio.sleep(0)
         answer = await client.post("/")
         assert (answer.text, answer.headers["connection"]) == ("last", "close")
-        await asyncio.wait_for(closing, 5)
+        await asyncio.wait_for(closing, OVER_WITHIN_S)
 
 
 async def test_connection_that_is_idle_for_a_moment_when_the_replica_ends_may_still_ask() -> None:
@@ -101,7 +100,7 @@ async def test_connection_that_is_idle_for_a_moment_when_the_replica_ends_may_st
         closing = asyncio.create_task(listener.close())
         await asyncio.sleep(protocols.LEAVING_S / 2)  # the client is busy with something else
         assert (await client.post("/")).text == "last"
-        await asyncio.wait_for(closing, 5)
+        await asyncio.wait_for(closing, OVER_WITHIN_S)
 
 
 async def test_successor_of_a_full_replica_shares_its_port() -> None:
@@ -109,9 +108,9 @@ async def test_successor_of_a_full_replica_shares_its_port() -> None:
     app = App(streams=True)
     async with listening(app, gatekeeper) as (_, client):
         request = asyncio.create_task(client.post("/"))
-        await asyncio.wait_for(app.started.wait(), 5)
+        await asyncio.wait_for(app.started.wait(), OVER_WITHIN_S)
         successor = await HttpListener.start(answering(), Gatekeeper(gatekeeper.config), SERVICE)
-        await asyncio.wait_for(successor.close(), 5)
+        await asyncio.wait_for(successor.close(), OVER_WITHIN_S)
         app.may_answer.set()
         await request
 
@@ -120,9 +119,9 @@ async def test_request_that_takes_longer_than_the_time_to_drain_is_cut_off_as_if
     app = App(streams=True)
     async with listening(app, drain_s=1.0) as (listener, client):
         request = asyncio.create_task(client.post("/"))
-        await asyncio.wait_for(app.started.wait(), 5)
-        await asyncio.wait_for(listener.close(), 5)
-        await asyncio.wait_for(app.cancelled.wait(), 5)
+        await asyncio.wait_for(app.started.wait(), OVER_WITHIN_S)
+        await asyncio.wait_for(listener.close(), OVER_WITHIN_S)
+        await asyncio.wait_for(app.cancelled.wait(), OVER_WITHIN_S)
         with suppress(httpx.HTTPError):
             await request
         assert request.exception() is not None
@@ -159,3 +158,21 @@ async def test_two_services_do_not_share_a_port(monkeypatch: pytest.MonkeyPatch)
         assert port is not None
         with pytest.raises(OSError, match=r"choose another ingress\.port"):
             await HttpListener.start(answering(), Gatekeeper(IngressConfig(port=port)), "another")
+
+
+async def test_replicas_share_the_admin_port_too_although_it_answers_nobody_without_a_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("api.server.port.BIND_TIMEOUT_S", 0.1)
+    app, listeners = an_admin_app(an_app(FakeFrontend())), []
+    config = AdminConfig(port=free_port()).as_listener(IngressConfig(allowed_hosts=["*"]))
+    for _ in range(3):
+        listeners.append(await HttpListener.start(app, Gatekeeper(config), SERVICE, "admin.port"))
+    with pytest.raises(OSError, match=r"choose another admin\.port"):
+        await HttpListener.start(app, Gatekeeper(config), "another", "admin.port")
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{config.port}") as client:
+        assert (await client.get("/metrics")).status_code == 401
+        assert (await client.get("/metrics", headers=OPERATOR)).status_code == 200
+    begun = time.monotonic()
+    await asyncio.gather(*(listener.close() for listener in listeners))
+    assert time.monotonic() - begun < OVER_WITHIN_S

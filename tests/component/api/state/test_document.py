@@ -2,6 +2,7 @@
 kind of answer and of event passes, and follows OpenAI's document.
 """
 
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
 from itertools import product
@@ -13,18 +14,23 @@ from fastapi import FastAPI
 from openai import APIError, AsyncOpenAI
 from starlette.routing import Route
 
+from api.identity.tenants import tenant_of_key
 from api.state.lifecycle import ChatState
+from api.state.postgres.ledger.ledger_store import LedgerStore
 from cluster.config.state import StateConfig
 from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.messages.generation import FinishReason
 from tests.component.app_with_fakes import an_app
-from tests.component.app_with_postgres import clients_of, emptied
+from tests.component.app_with_postgres import clients_of
+from tests.component.emptied import emptied
 from tests.component.fake_engines import END_OF_TURN, FakeEngines, with_logprobs
+from tests.component.reached import reached
 from tests.component.safety_folder import safety_in
 from tests.conformance import ours
 from tests.conformance.waivers import WAIVERS
 from tests.conformance.watch import Record
 from tests.expected import present
+from tests.unit.usage_rows import a_row
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning"),  # vLLM reads its own field
@@ -252,6 +258,14 @@ async def store(client: AsyncOpenAI) -> None:
     await refused(client.chat.completions.retrieve(made.id))
 
 
+async def look_at_usage(client: AsyncOpenAI, ledger: LedgerStore) -> None:
+    now = round(time.time())
+    await ledger.write([], [], [a_row(now * 1000, tenant_id=tenant_of_key(client.api_key))])
+    for path in ("/organization/usage/completions", "/organization/costs"):
+        await client.get(f"{path}?start_time={now - 86_400}&group_by=project_id", cast_to=object)
+        await refused(client.get(path, cast_to=object))
+
+
 async def moderate(client: AsyncOpenAI) -> None:
     await client.moderations.create(input=["Hello", "glue soup"])
     asked: Any = {"model": "any"}
@@ -273,29 +287,30 @@ async def moderate(client: AsyncOpenAI) -> None:
 async def walked(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Record, FastAPI]]:
     """What has passed on the walk, and the application."""
     emptied(postgres)
-    state = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path_factory.mktemp("walk"))))
-    await state.look()
-    engines, record = FakeEngines(), Record()
-    frontend = await engines.frontend(512)
-    async with clients_of(state, frontend, record) as client_of:
-        client = client_of("sk-alice")
-        await generate(client, engines, GENERATIONS)
-        await echo(client, engines)
-        await look_around(client)
-        await remember(client)
-        await follow(client)
-        await outlive(client)
-        await store(client)
-    parsing = {"tool_call_parser": "hermes"}, {"reasoning_parser": "granite"}
-    for parser, generations in zip(parsing, (TOOL_CALLS, REASONING), strict=True):
-        async with clients_of(state, await engines.frontend(512, None, None, **parser), record) as client_of:
-            await generate(client_of("sk-alice"), engines, generations)
-    screened = await engines.frontend(512, safety_in(tmp_path_factory.mktemp("safety")))
-    async with clients_of(state, screened, record) as client_of:
-        await moderate(client_of("sk-alice"))
-    await screened.close()
-    yield record, an_app(frontend)
-    await state.close()
+    async with reached(
+        ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path_factory.mktemp("walk"))))
+    ) as state:
+        engines, record = FakeEngines(), Record()
+        frontend = await engines.frontend(512)
+        async with clients_of(state, frontend, record) as client_of:
+            client = client_of("sk-alice")
+            await generate(client, engines, GENERATIONS)
+            await echo(client, engines)
+            await look_around(client)
+            await remember(client)
+            await follow(client)
+            await outlive(client)
+            await store(client)
+            await look_at_usage(client, state.stores.ledger)
+        parsing = {"tool_call_parser": "hermes"}, {"reasoning_parser": "granite"}
+        for parser, generations in zip(parsing, (TOOL_CALLS, REASONING), strict=True):
+            async with clients_of(state, await engines.frontend(512, None, None, None, **parser), record) as client_of:
+                await generate(client_of("sk-alice"), engines, generations)
+        screened = await engines.frontend(512, safety_in(tmp_path_factory.mktemp("safety")))
+        async with clients_of(state, screened, record) as client_of:
+            await moderate(client_of("sk-alice"))
+        await screened.close()
+        yield record, an_app(frontend)
 
 
 async def test_all_that_is_sent_follows_the_document(walked: tuple[Record, FastAPI]) -> None:

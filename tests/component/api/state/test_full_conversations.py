@@ -10,8 +10,10 @@ from openai import AsyncOpenAI, BadRequestError
 from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from tests.component.answering import Model, texts
-from tests.component.app_with_postgres import clients_of, emptied
+from tests.component.app_with_postgres import clients_of
+from tests.component.emptied import emptied
 from tests.component.openai_objects import id_of
+from tests.component.reached import reached
 
 MOST = 4
 HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
@@ -22,10 +24,8 @@ async def client(postgres: str, redis: str, tmp_path: Path) -> AsyncIterator[Asy
     emptied(postgres)
     urls: dict[str, Any] = {"database_url": postgres, "redis_url": redis}
     state = ChatState(StateConfig(**urls, data_dir=str(tmp_path), titles=False, max_conversation_items=MOST))
-    await state.look()
-    async with clients_of(state, Model()) as clients:
+    async with reached(state), clients_of(state, Model()) as clients:
         yield clients("sk-alice")
-    await state.close()
 
 
 async def is_refused(asked: Any) -> bool:

@@ -13,8 +13,14 @@ from api.state import lifecycle as chat_state
 from api.state.event_streams.orphans import Orphans
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.retention import Retention
+from api.state.redis.client import RedisClient
 from api.wire.pages import Page
-from cluster.config.environment import DATABASE_URL_VARIABLE, MASTER_KEY_VARIABLE, REDIS_URL_VARIABLE
+from cluster.config.environment import (
+    DATABASE_URL_VARIABLE,
+    LIMITS_REDIS_URL_VARIABLE,
+    MASTER_KEY_VARIABLE,
+    REDIS_URL_VARIABLE,
+)
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError
 from cluster.services.postgres import LocalPostgres
@@ -48,8 +54,10 @@ def servers(folder: Path) -> list[psutil.Process]:
 
 
 def redis_servers(folder: Path) -> list[psutil.Process]:
-    found = psutil.process_iter(["name", "cmdline"])
-    return [p for p in found if p.info["name"] == "redis-server" and str(folder) in " ".join(p.info["cmdline"] or [])]
+    """Those of a data folder, in the order of their folders in it."""
+    found = [p for p in psutil.process_iter(["name", "cwd"]) if p.info["name"] == "redis-server"]
+    found = [p for p in found if Path(p.info["cwd"] or "").is_relative_to(folder)]
+    return sorted(found, key=lambda server: str(server.info["cwd"]))
 
 
 async def until(
@@ -111,18 +119,30 @@ async def test_chat_completion_is_served_meanwhile_and_found_afterwards(
 async def test_killed_redis_is_started_again(state: chat_state.ChatState, tmp_path: Path) -> None:
     state.start()
     await until_marked(state)
-    (killed,) = redis_servers(tmp_path)
-    killed.kill()
+    killed = redis_servers(tmp_path)
+    assert len(killed) == 2
+    for server in killed:
+        server.kill()
     assert await state.cache.mark("alice", "conv_1") is None
+    assert await state.limits_redis.run(("PING",)) is None
     await until_marked(state)
-    (started,) = redis_servers(tmp_path)
-    assert started != killed
+    await until_answered(state.limits_redis)
+    started = redis_servers(tmp_path)
+    assert len(started) == 2 and not {server.pid for server in started} & {server.pid for server in killed}
 
 
 async def until_marked(state: ChatState) -> None:
     """Redis answers."""
     for _ in range(1000):
         if await state.cache.mark("alice", "conv_1") is not None:
+            return
+        await asyncio.sleep(0.02)
+    raise TimeoutError
+
+
+async def until_answered(redis: RedisClient) -> None:
+    for _ in range(1000):
+        if await redis.run(("PING",)) is not None:
             return
         await asyncio.sleep(0.02)
     raise TimeoutError
@@ -146,10 +166,10 @@ def test_url_of_redis_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytes
 
 def test_variable_that_is_empty_overrides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a compose file has it where nobody has set one."""
-    for variable in (DATABASE_URL_VARIABLE, REDIS_URL_VARIABLE):
+    for variable in (DATABASE_URL_VARIABLE, REDIS_URL_VARIABLE, LIMITS_REDIS_URL_VARIABLE):
         monkeypatch.setenv(variable, "")
     made = ChatState(StateConfig(database_url="postgresql://there", redis_url="redis://there", data_dir=str(tmp_path)))
-    assert (made.local, made._local_redis, made._url) == (None, None, "postgresql://there")
+    assert (made.local, made._local_redis, made._url) == (None, [], "postgresql://there")
 
 
 async def test_restart_keeps_the_conversations(tmp_path: Path) -> None:

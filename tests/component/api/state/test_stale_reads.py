@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-import psutil
 import pytest
 from openai import AsyncOpenAI, InternalServerError
 from redis import Redis
@@ -22,11 +21,13 @@ from api.wire.pages import Page
 from api.wire.response_headers import EXPOSED
 from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
-from cluster.services.postgres import LocalPostgres
 from tests.component.app_with_fakes import FakeFrontend
-from tests.component.app_with_postgres import ClientOf, clients_of, emptied
+from tests.component.app_with_postgres import ClientOf, clients_of
+from tests.component.emptied import emptied
+from tests.component.killable_postgres import KillablePostgres
 from tests.component.killable_redis import KillableRedis
 from tests.component.openai_objects import id_of
+from tests.component.reached import reached
 from tests.expected import present
 from tests.unit.chat_chunks import answer
 
@@ -37,37 +38,15 @@ SECRET = "the treasure lies under the oak"
 HELLO: Any = {"type": "message", "role": "user", "content": SECRET}
 
 
-class Postgres:
-    """That a test can take down."""
-
-    def __init__(self, folder: Path) -> None:
-        self._server = LocalPostgres(folder)
-        self._folder = folder
-        self.url = self._server.start()
-
-    def down(self) -> None:
-        process = psutil.Process(int((self._folder / "postmaster.pid").read_text().splitlines()[0]))
-        others = process.children()
-        process.kill()
-        psutil.wait_procs([process, *others], 30)
-
-    def up(self) -> None:
-        if not self._server.is_running:
-            self._server.start()
-
-    def close(self) -> None:
-        self._server.stop()
-
-
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    made = Postgres(tmp_path_factory.mktemp("copies") / "postgres")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillablePostgres]:
+    made = KillablePostgres(tmp_path_factory.mktemp("copies") / "postgres")
     yield made
     made.close()
 
 
 @pytest.fixture
-def own_postgres(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> Postgres:
+def own_postgres(server: KillablePostgres, monkeypatch: pytest.MonkeyPatch) -> KillablePostgres:
     """Up, and empty."""
     monkeypatch.setattr(database, "CONNECTION_TIMEOUT_S", 0.2)
     server.up()
@@ -77,16 +56,12 @@ def own_postgres(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> Postgres:
 
 @pytest.fixture
 async def states(
-    own_postgres: Postgres, killable_redis: KillableRedis, tmp_path: Path
+    own_postgres: KillablePostgres, killable_redis: KillableRedis, tmp_path: Path
 ) -> AsyncIterator[list[ChatState]]:
     """Two replicas."""
     config = StateConfig(database_url=own_postgres.url, redis_url=killable_redis.url, data_dir=str(tmp_path))
-    made = [ChatState(config), ChatState(config)]
-    for state in made:
-        await state.look()
-    yield made
-    for state in made:
-        await state.close()
+    async with reached(ChatState(config)) as one, reached(ChatState(config)) as other:
+        yield [one, other]
 
 
 @pytest.fixture
@@ -116,7 +91,7 @@ async def is_refused(ask: Awaitable[Any]) -> bool:
     return False
 
 
-async def test_what_was_read_is_shown_again_with_its_age(client: AsyncOpenAI, own_postgres: Postgres) -> None:
+async def test_what_was_read_is_shown_again_with_its_age(client: AsyncOpenAI, own_postgres: KillablePostgres) -> None:
     made = await client.conversations.create(items=[HELLO], metadata={"topic": "demo"})
     items = await client.conversations.items.list(made.id)
     assert await client.conversations.retrieve(made.id) == made
@@ -128,7 +103,7 @@ async def test_what_was_read_is_shown_again_with_its_age(client: AsyncOpenAI, ow
     assert {name for name in again.headers if name.startswith("x-baton-")} <= set(EXPOSED)
 
 
-async def test_responses_are_shown_again(client: AsyncOpenAI, own_postgres: Postgres) -> None:
+async def test_responses_are_shown_again(client: AsyncOpenAI, own_postgres: KillablePostgres) -> None:
     made = await client.responses.create(model="m", input="Hello")
     items = await client.responses.input_items.list(made.id)
     assert await client.responses.retrieve(made.id) == made
@@ -137,7 +112,7 @@ async def test_responses_are_shown_again(client: AsyncOpenAI, own_postgres: Post
     assert (await client.responses.input_items.list(made.id)).data == items.data
 
 
-async def test_fresh_answers_have_no_age(client: AsyncOpenAI, own_postgres: Postgres) -> None:
+async def test_fresh_answers_have_no_age(client: AsyncOpenAI, own_postgres: KillablePostgres) -> None:
     made = await client.conversations.create(items=[HELLO])
     for _ in range(2):
         fresh = await client.conversations.with_raw_response.retrieve(made.id)
@@ -145,7 +120,7 @@ async def test_fresh_answers_have_no_age(client: AsyncOpenAI, own_postgres: Post
 
 
 async def test_writes_and_what_was_not_read_have_to_wait(
-    client: AsyncOpenAI, clients: ClientOf, own_postgres: Postgres
+    client: AsyncOpenAI, clients: ClientOf, own_postgres: KillablePostgres
 ) -> None:
     made = await client.conversations.create(items=[HELLO])
     unread = await client.conversations.create()
@@ -164,7 +139,7 @@ async def test_writes_and_what_was_not_read_have_to_wait(
 
 
 async def test_after_the_outage_answers_are_fresh(
-    client: AsyncOpenAI, states: list[ChatState], own_postgres: Postgres
+    client: AsyncOpenAI, states: list[ChatState], own_postgres: KillablePostgres
 ) -> None:
     made = await client.conversations.create(items=[HELLO])
     await client.conversations.items.list(made.id)
@@ -194,7 +169,7 @@ def loses_replies(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 @pytest.mark.parametrize("is_heard_of", [True, False])
 async def test_deleted_conversation_is_never_shown_nor_are_its_responses(
-    client: AsyncOpenAI, own_postgres: Postgres, is_heard_of: bool, loses_replies: Callable[[], None]
+    client: AsyncOpenAI, own_postgres: KillablePostgres, is_heard_of: bool, loses_replies: Callable[[], None]
 ) -> None:
     conversation = await client.conversations.create(items=[HELLO])
     response = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
@@ -213,7 +188,7 @@ async def test_deleted_conversation_is_never_shown_nor_are_its_responses(
     assert await is_away(*(ask() for ask in asks))
 
 
-async def test_deleted_response_is_never_shown(client: AsyncOpenAI, own_postgres: Postgres) -> None:
+async def test_deleted_response_is_never_shown(client: AsyncOpenAI, own_postgres: KillablePostgres) -> None:
     response = await client.responses.create(model="m", input="Hello")
     await client.responses.retrieve(response.id)
     await client.responses.delete(response.id)
@@ -223,7 +198,7 @@ async def test_deleted_response_is_never_shown(client: AsyncOpenAI, own_postgres
 
 @pytest.mark.parametrize("is_heard_of", [True, False])
 async def test_deleted_item_is_never_shown_nor_in_its_response(
-    client: AsyncOpenAI, own_postgres: Postgres, is_heard_of: bool, loses_replies: Callable[[], None]
+    client: AsyncOpenAI, own_postgres: KillablePostgres, is_heard_of: bool, loses_replies: Callable[[], None]
 ) -> None:
     conversation = await client.conversations.create()
     response = await client.responses.create(model="m", input=SECRET, conversation=conversation.id)
@@ -243,7 +218,7 @@ async def test_deleted_item_is_never_shown_nor_in_its_response(
 
 
 async def test_what_was_purged_is_never_shown(
-    client: AsyncOpenAI, own_postgres: Postgres, killable_redis: KillableRedis, tmp_path: Path
+    client: AsyncOpenAI, own_postgres: KillablePostgres, killable_redis: KillableRedis, tmp_path: Path
 ) -> None:
     conversation = await client.conversations.create()
     turn = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
@@ -258,16 +233,14 @@ async def test_what_was_purged_is_never_shown(
     config = StateConfig(
         database_url=own_postgres.url, redis_url=killable_redis.url, data_dir=str(tmp_path), retention_days=1e-9
     )
-    purging = ChatState(config)
-    await purging.look()
-    assert await purging.stores.retention.run() == 2
-    await purging.close()
+    async with reached(ChatState(config)) as purging:
+        assert await purging.stores.retention.run() == 2
     own_postgres.down()
     assert await is_away(*(ask() for ask in asks))
 
 
 async def test_turn_that_was_replaced_is_not_shown_in_its_conversation(
-    client: AsyncOpenAI, own_postgres: Postgres
+    client: AsyncOpenAI, own_postgres: KillablePostgres
 ) -> None:
     conversation = await client.conversations.create()
     turn = await client.responses.create(model="m", input=SECRET, conversation=conversation.id)
@@ -277,7 +250,7 @@ async def test_turn_that_was_replaced_is_not_shown_in_its_conversation(
     assert await is_away(client.conversations.items.list(conversation.id))
 
 
-async def test_metadata_from_before_an_update_is_not_shown(client: AsyncOpenAI, own_postgres: Postgres) -> None:
+async def test_metadata_from_before_an_update_is_not_shown(client: AsyncOpenAI, own_postgres: KillablePostgres) -> None:
     made = await client.conversations.create(items=[HELLO], metadata={"name": "Ada"})
     await client.conversations.retrieve(made.id)
     await client.conversations.update(made.id, metadata={})
@@ -326,7 +299,7 @@ async def test_copy_is_shown_by_other_replicas_that_know_the_key(states: list[Ch
 
 
 async def test_deletion_while_redis_is_away_wins_when_it_is_back(
-    states: list[ChatState], own_postgres: Postgres, tmp_path: Path
+    states: list[ChatState], own_postgres: KillablePostgres, tmp_path: Path
 ) -> None:
     away = ChatState(StateConfig(database_url=own_postgres.url, data_dir=str(tmp_path)))  # has not looked for it yet
     await known(states[0])
@@ -394,7 +367,7 @@ async def test_too_large_copies_are_not_kept(states: list[ChatState]) -> None:
 
 
 async def test_without_redis_everything_works_but_the_copies(
-    client: AsyncOpenAI, own_postgres: Postgres, killable_redis: KillableRedis
+    client: AsyncOpenAI, own_postgres: KillablePostgres, killable_redis: KillableRedis
 ) -> None:
     killable_redis.kill()
     made = await client.conversations.create(items=[HELLO])

@@ -18,7 +18,8 @@ from api.safety.verdict import Category
 from api.state.lifecycle import ChatState
 from cluster.cli import main as cli
 from cluster.config.state import StateConfig
-from tests.component.app_with_postgres import emptied
+from tests.component.emptied import emptied
+from tests.component.reached import reached
 from tests.component.safety_folder import safety_in
 from tests.unit.safety_events import a_safety_event
 
@@ -48,10 +49,8 @@ def baton(state_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monk
 
 def appended(config: dict[str, Any], *events: SafetyEvent) -> None:
     async def append() -> None:
-        state = ChatState(StateConfig(**config))
-        await state.look()
-        await state.stores.audit.append(events)
-        await state.close()
+        async with reached(ChatState(StateConfig(**config))) as state:
+            await state.stores.audit.append(events)
 
     asyncio.run(append())
 
@@ -132,10 +131,8 @@ def open_appeal(state_config: dict[str, Any]) -> str:
     appended(state_config, event)
 
     async def opened() -> str:
-        state = ChatState(StateConfig(**state_config))
-        await state.look()
-        appeal = await state.stores.appeals.open("alice", event.id, "It is a recipe.")
-        await state.close()
+        async with reached(ChatState(StateConfig(**state_config))) as state:
+            appeal = await state.stores.appeals.open("alice", event.id, "It is a recipe.")
         return appeal.id
 
     return asyncio.run(opened())
@@ -145,10 +142,8 @@ def test_reviewer_sees_what_was_found(
     baton: Baton, open_appeal: str, state_config: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def reviewed() -> None:
-        state = ChatState(StateConfig(**state_config))
-        await state.look()
-        await state.stores.appeals.add_review("alice", open_appeal, b'{"second": "guard"}')
-        await state.close()
+        async with reached(ChatState(StateConfig(**state_config))) as state:
+            await state.stores.appeals.add_review("alice", open_appeal, b'{"second": "guard"}')
 
     asyncio.run(reviewed())
     assert baton("appeals", "--tenant", "alice") == 0

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 
@@ -11,10 +12,11 @@ import pytest
 from cluster.cell_states import CellStates
 from cluster.cli import ray_store
 from cluster.cli.cells import add_parser, refusal, table
+from cluster.config.environment import ADMIN_KEY_VARIABLE
 from cluster.messages.ids import CellName
 from cluster.messages.views import CellState, CellsView
 from cluster.repository import REPO_ROOT
-from tests.component.app_with_fakes import a_cell
+from tests.component.app_with_fakes import ADMIN_KEY, a_cell
 from tests.unit.memory_store import MemoryStore
 
 OPEN, DRAINING, AWAY = CellState.OPEN, CellState.DRAINING, CellState.AWAY
@@ -32,7 +34,8 @@ ANSWERS = {
 
 def baton_cells(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from cluster.cli.main import main; main()", "cells", *arguments]
-    return subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, check=False)
+    environment = os.environ | {ADMIN_KEY_VARIABLE: ADMIN_KEY}
+    return subprocess.run(command, cwd=REPO_ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_each_cell_has_a_row() -> None:
@@ -73,6 +76,7 @@ def test_drain_that_meets_that_of_another_operator_is_taken_back(
     store = MemoryStore()
     states = CellStates(store)
     monkeypatch.setattr(ray_store, "cell_states_in", lambda address, application, cell: states)
+    monkeypatch.setenv(ADMIN_KEY_VARIABLE, ADMIN_KEY)
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers())
 

@@ -1,17 +1,19 @@
 """`baton probe` as a user runs it, against a server that answers as an ingress does."""
 
 import json
+import os
 import subprocess
 import sys
 
 import msgspec
 import pytest
 
+from cluster.config.environment import ADMIN_KEY_VARIABLE
 from cluster.messages.ids import Pool
 from cluster.messages.views import ClusterView
 from cluster.repository import REPO_ROOT
 from kvtransfer.transport.link_table import table_of
-from tests.component.app_with_fakes import a_worker
+from tests.component.app_with_fakes import ADMIN_KEY, a_worker
 
 
 def links(*connected: str) -> bytes:
@@ -28,7 +30,8 @@ ANSWERS = {
 
 def probe(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from cluster.cli.main import main; main()", "probe", *arguments]
-    return subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, check=False)
+    environment = os.environ | {ADMIN_KEY_VARIABLE: ADMIN_KEY}
+    return subprocess.run(command, cwd=REPO_ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_links_are_printed_as_a_table(server: str) -> None:
@@ -66,5 +69,5 @@ def test_what_is_wrong_is_said_in_one_line(server: str, url: str, says: str) -> 
 
 def test_help_says_what_is_asked_and_what_the_answer_means() -> None:
     said = " ".join(probe("--help").stdout.split())  # wherever the lines end
-    for words in ("--url", "http://127.0.0.1:8000", "--json", "Ends with 1"):
+    for words in ("--url", "http://127.0.0.1:8001", "--conf", "--json", "Ends with 1"):
         assert words in said

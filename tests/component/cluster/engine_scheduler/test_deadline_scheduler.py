@@ -154,6 +154,38 @@ def test_mixture_of_experts_computes_prompts_in_few_long_steps_and_answers_keep_
     assert 0.8 * TPOT_S < (engine.ended_at[last] - engine.ended_at[first - 1]) / (last - first + 1) < TPOT_S
 
 
+@KINDS
+@pytest.mark.parametrize("num_steps", range(4))
+def test_urgent_prompt_overtakes_whether_it_comes_before_a_long_step_or_before_one_that_saves_time(
+    kind: Any, num_steps: int
+) -> None:
+    engine = Stepping(kind=kind, times=MIXTURE)
+    engine.add("decoding", 10, num_output=60)
+    engine.step()
+    engine.add("long", 7 * MOST, due=LATE)
+    while not engine.computed("long"):
+        engine.step()
+    for _ in range(num_steps):
+        engine.step()
+    num_computed = engine.computed("long")
+    engine.add("urgent", 40, due=SOON)
+    while not engine.computed("urgent"):
+        engine.step()
+    assert engine.computed("long") <= num_computed + 2 * MOST
+
+
+def test_prompt_that_had_no_token_of_a_step_overtakes_in_a_later_one() -> None:
+    engine = Stepping()
+    engine.add("decoding", 10, num_output=100)
+    engine.step()
+    engine.add("last", 20 * CHUNK, due=LATE)
+    engine.step()
+    engine.add("first", 2 * CHUNK, due=SOON, num_output=50)
+    engine.add("second", CHUNK, due=SOON + 1)
+    engine.until_done()
+    assert engine.firsts == ["decoding", "first", "second", "last"]
+
+
 def test_looser_objective_leaves_more_tokens_to_prompts() -> None:
     def chunk(*objectives: float | None) -> int:
         engine = Stepping()

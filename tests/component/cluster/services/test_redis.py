@@ -9,10 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 from redis import Redis
+from redis.exceptions import OutOfMemoryError
 
 from cluster.services import redis as local_redis
 from cluster.services.failure import ServiceFailed
-from cluster.services.redis import LocalRedis
+from cluster.services.redis import KEEPING, LocalRedis
 
 USER = "import sys; from pathlib import Path; from cluster.services.redis import LocalRedis\n"
 ATTACH = USER + "LocalRedis(Path(sys.argv[1])).start(); print('attached', flush=True); sys.stdin.read()"
@@ -83,6 +84,17 @@ def test_it_is_not_on_the_network_and_forgets_rather_than_grows(user: User, fold
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "allkeys-lru"}
         assert client.info("memory")["maxmemory"] == 256 << 20
     assert (folder / "redis.sock").stat().st_mode & 0o077 == 0
+
+
+def test_server_that_keeps_what_it_has_refuses_what_has_no_room(tmp_path: Path) -> None:
+    server = LocalRedis(tmp_path / "redis-limits", KEEPING)
+    with Redis.from_url(server.start()) as client:
+        client.set("limit", "kept")
+        client.config_set("maxmemory", 1)
+        with pytest.raises(OutOfMemoryError):
+            client.set("another", "refused")
+        assert client.get("limit") == b"kept"
+    server.stop()
 
 
 def test_last_one_that_leaves_stops_it(user: User, folder: Path) -> None:

@@ -26,6 +26,7 @@ from cluster.rpc.listener import Listener, connect
 from cluster.rpc.protocol import STREAM_FAILED, StreamFailed
 from cluster.step_stream.buffer import DeltaSink
 from cluster.step_stream.ingress_side import StepReader
+from cluster.step_stream.unread import UnreadTokens
 from cluster.step_stream.worker_side import MAX_STEP_DELTAS, StepStreams
 from kvtransfer.handoff import KVHandoff
 
@@ -97,14 +98,16 @@ async def died_with_it(worker: WorkerId) -> WorkerUnreachable:
 
 
 class Ingress:
-    def __init__(self, reader: StepReader, connection: Connection) -> None:
+    def __init__(self, unread: UnreadTokens, reader: StepReader, connection: Connection) -> None:
+        self.unread = unread
         self.reader = reader
         self.connection = connection
 
     @classmethod
     async def join(cls, listener: Listener) -> "Ingress":
-        reader = StepReader(WorkerId("d0"), died_with_it, MAX_UNREAD)
-        return cls(reader, await connect(listener.address, reader.service))
+        unread = UnreadTokens()
+        reader = StepReader(WorkerId("d0"), died_with_it, MAX_UNREAD, unread)
+        return cls(unread, reader, await connect(listener.address, reader.service))
 
     async def settle(self) -> None:
         """Everything sent before, in both directions, has been taken."""
@@ -468,3 +471,55 @@ async def test_stream_that_fails_in_a_way_that_nobody_here_knows_does_not_wait_f
         async with asyncio.timeout(5):
             await request.reading
         assert type(request.error) is ServingError
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=25), st.integers(0, 12))
+@settings(max_examples=25, deadline=None)
+def test_every_token_is_read_or_counted_as_unread(steps: list[tuple[int, int]], holds_up_at: int) -> None:
+    """Whatever readers do: take all, leave at once, lag too far, or are paused."""
+
+    async def run() -> None:
+        async with running() as cluster:
+            (ingress,) = cluster.ingresses
+            requests = [Request(f"r{number}", ingress) for number in range(3)]
+            await cluster.settle()
+            num_sent = 0
+            for at, (which, what) in enumerate(steps):
+                request = requests[which]
+                if at == holds_up_at:
+                    request.may_read.clear()
+                if what == 0:
+                    await request.leave()
+                elif what == 1:
+                    ingress.reader.pause(ingress.connection, request.id)
+                elif request.id in cluster.engine.sinks:  # also one that has left, and whose end is on its way
+                    num_sent += what
+                    cluster.engine.step({request.id: TokenDelta(0, [at] * what)})
+                if what % 2:
+                    await cluster.settle()
+            for request in requests:
+                request.may_read.set()
+            await cluster.settle()
+            for request in requests:
+                await request.leave()
+            await cluster.settle()
+            num_read = sum(len(request.got) for request in requests)
+            assert num_read + ingress.unread.of(WorkerId("d0")) == num_sent
+
+    asyncio.run(run())
+
+
+async def test_tokens_that_wait_for_a_reader_that_leaves_are_unread() -> None:
+    async with running() as cluster:
+        (ingress,) = cluster.ingresses
+        request = Request("r", ingress)
+        await cluster.settle()
+        request.may_read.clear()
+        for number in range(3):
+            cluster.engine.step({request.id: token(number)})
+            await cluster.settle()
+        await request.leave()
+        assert (request.got, ingress.unread.of(WorkerId("d0"))) == ([0], 2)
+        cluster.engine.step({request.id: token(9)})  # its end is on its way
+        await cluster.settle()
+        assert ingress.unread.of(WorkerId("d0")) == 3

@@ -3,7 +3,15 @@
 import pytest
 
 from api.wire.errors import MAX_MESSAGE, MAX_PARAM, error_body, error_headers
-from cluster.errors import ContentFiltered, InvalidRequest, Overloaded, ServingError, Unauthorized
+from cluster.errors import (
+    ContentFiltered,
+    InvalidRequest,
+    Overloaded,
+    QuotaExceeded,
+    RateLimited,
+    ServingError,
+    Unauthorized,
+)
 
 FILTERED = ContentFiltered("the input is not allowed here", "messages", "safe_1")
 
@@ -26,6 +34,11 @@ def test_refusal_of_an_input_names_its_event_and_forbids_another_try() -> None:
         (Overloaded("full", 1.2), {"retry-after": "2"}),
         (Unauthorized("the API key is malformed"), {"www-authenticate": "Bearer"}),
         (InvalidRequest("bad", "temperature", "invalid_value"), {}),
+        (
+            RateLimited("wait", "tokens", 0.1, {"x-ratelimit-reset-tokens": "1s"}),
+            {"x-ratelimit-reset-tokens": "1s", "retry-after": "1"},
+        ),
+        (QuotaExceeded("the budget is spent"), {"x-should-retry": "false"}),
         (ServingError("boom"), {}),
     ],
     ids=lambda value: type(value).__name__,

@@ -15,11 +15,13 @@ from bench.goals import (
     goodput_parts,
     goodput_real,
     handoff,
+    limits_cost,
     overhead,
     placement,
     request_cost,
     safety_cost,
     scheduler_cost,
+    tenants_cost,
 )
 from bench.goals.verdict import MISSED_STATUS, conclude
 from bench.live.goodput import Interval
@@ -299,3 +301,13 @@ def test_guard_that_always_runs_is_called_once_for_each_text() -> None:
 )
 def test_scheduler_cost(figures: tuple[float, float, float, float], num_missed: int) -> None:
     assert len(scheduler_cost.missed(*figures)) == num_missed
+
+
+@pytest.mark.parametrize(("added_s", "number"), [(2e-4, 0), (4e-4, 1)])
+def test_tenants_cost(added_s: float, number: int) -> None:
+    assert len(tenants_cost.missed(added_s)) == number
+
+
+@pytest.mark.parametrize(("cpu_s", "number"), [(2e-4, 0), (6e-4, 1)])
+def test_limits_cost(cpu_s: float, number: int) -> None:
+    assert len(limits_cost.missed(cpu_s)) == number

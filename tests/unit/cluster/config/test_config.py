@@ -7,6 +7,7 @@ import yaml
 
 from cluster.config.application import AppConfig, parse
 from cluster.config.pools import PoolConfig
+from cluster.config.tenants.identity import OPEN_ACCESS
 from cluster.messages.ids import CellName, Pool, SloClass
 from cluster.repository import REPO_ROOT, resolve_model
 from cluster.slo import Objective, SloConfig
@@ -34,9 +35,20 @@ def test_serve_config_of_the_repository_is_valid(file: Path) -> None:
         assert parse(application["args"]).model
 
 
+def test_who_asks_must_say_who_it_is_unless_the_config_says_otherwise() -> None:
+    assert a_config(ingress={"host": "0.0.0.0"}).identity.required
+    assert not a_config(identity={"required": False}).identity.required
+    open_to_all = {"required": False, "open_access": OPEN_ACCESS}
+    assert not a_config(ingress={"host": "0.0.0.0"}, identity=open_to_all).identity.required
+
+
 @pytest.mark.parametrize(
     ("args", "path"),
     [
+        ({"identity": {"required": False}, "ingress": {"host": "0.0.0.0"}}, r"identity: required is false and"),
+        ({"identity": {"open_access": OPEN_ACCESS}}, r"identity: leave open_access out"),
+        ({"identity": {"open_access": "yes"}}, r"\$\.identity\.open_access"),
+        ({"identity": {"require": False}}, r"unknown field `require` - at `\$\.identity`"),
         ({"decode": {"replicas": 0}}, r"\$\.decode\.replicas"),
         ({"prefill": {"kv_lease_s": 4}}, r"\$\.prefill\.kv_lease_s"),
         ({"prefill": {"kv_lease_s": 601}}, r"\$\.prefill\.kv_lease_s"),

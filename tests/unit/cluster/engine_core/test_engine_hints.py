@@ -1,6 +1,13 @@
 import pytest
 
-from cluster.engine_core.engine_hints import NO_DEADLINE, RANK_KEY, TPOT_KEY, extra_args, priority_of
+from cluster.engine_core.engine_hints import (
+    NO_DEADLINE,
+    PUBLIC_TOKENS_KEY,
+    RANK_KEY,
+    TPOT_KEY,
+    extra_args,
+    priority_of,
+)
 
 NOW = 1000.0
 
@@ -41,3 +48,8 @@ def test_objective_goes_to_the_engine_that_decodes(
 def test_class_goes_to_every_engine() -> None:
     assert extra_args(None, None, 2) == {RANK_KEY: 2}
     assert (extra_args({"do_remote_decode": True}, 0.03, 2) or {})[RANK_KEY] == 2
+
+
+def test_public_tokens_go_to_every_engine() -> None:
+    assert extra_args(None, None, 0, 32) == {PUBLIC_TOKENS_KEY: 32}
+    assert (extra_args({"do_remote_decode": True}, 0.03, 2, 32) or {})[PUBLIC_TOKENS_KEY] == 32

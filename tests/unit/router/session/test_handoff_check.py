@@ -27,10 +27,10 @@ def top(off: float) -> list[TokenLogprob]:
 
 
 def a_resumable(**fields: Any) -> GenerateRequest:
-    return a_request(is_resumable=True, is_verifiable=True, **fields)
+    return a_request(is_resumable=True, is_verifiable=True, cache_salt="tenant", num_public_tokens=2, **fields)
 
 
-PLAIN = a_request(is_verifiable=True)
+PLAIN = a_request(is_verifiable=True, cache_salt="tenant", num_public_tokens=2)
 KINDS = pytest.mark.parametrize("request_", [a_resumable(), PLAIN], ids=["first token from prefill", "plain"])
 
 
@@ -103,6 +103,7 @@ async def test_third_opinion_answers_and_tells_who_was_wrong(
         ([1, 2, 3, 4, 10], 1) if request_.is_resumable else ([1, 2, 3, 4], 0)
     )
     assert anew.cache_salt not in (None, request_.cache_salt), "it finds no cached block"
+    assert anew.num_public_tokens == 0, "nor a public one"
     sources = next(delta.prompt_sources for delta in deltas if delta.prompt_sources)
     assert sources.pulled == 0
     cluster.check_settled()

@@ -128,8 +128,10 @@ async def test_answer_of_one_token_that_is_not_resumable_is_decoded() -> None:
 )
 async def test_request_goes_on_elsewhere_where_it_stood(decode: Callable[[], FakeDecode], paths: list[Path]) -> None:
     cluster = FakeCluster(decode=decode())
-    deltas = await read(cluster.session(a_resumable()))
+    deltas = await read(cluster.session(a_resumable(cache_salt="tenant", num_public_tokens=2)))
     assert (tokens(deltas), cluster.scheduler.paths) == (SERVED, paths)
+    hashed_with = {(r.cache_salt, r.num_public_tokens) for r in cluster.prefill.requests + cluster.decode.requests}
+    assert hashed_with == {("tenant", 2)}, "all workers know its blocks by the same hashes"
     assert [delta.prompt_sources is not None for delta in deltas] == [True, False, False]
     assert cluster.observer.receipts[0].outcome == Outcome.FINISHED
     cluster.check_settled()

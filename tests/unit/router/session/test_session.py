@@ -251,7 +251,15 @@ async def test_request_that_the_engine_refuses_is_not_tried_elsewhere() -> None:
     with pytest.raises(InvalidRequest):
         await read(cluster.session(a_request()))
     assert cluster.prefill.called == ["p0"]
+    assert not cluster.observer.receipts[0].is_owed, "no prompt was computed"
     cluster.check_settled()
+
+
+async def test_request_that_the_decode_worker_refuses_owes_the_prompt_that_was_computed() -> None:
+    cluster = FakeCluster(decode=FakeDecode(fails_before={"d0": InvalidRequest("no")}))
+    with pytest.raises(InvalidRequest):
+        await read(cluster.session(a_request()))
+    assert (cluster.observer.receipts[0].outcome, cluster.observer.receipts[0].is_owed) == (Outcome.FAILED, True)
 
 
 @pytest.mark.parametrize("fails", ["fails_before", "fails_after"])
@@ -261,6 +269,7 @@ async def test_answer_that_cannot_be_held_to_its_schema_is_not_tried_elsewhere(f
     with pytest.raises(ConstraintFailed):
         await read(cluster.session(a_request()))
     assert cluster.scheduler.lost == []
+    assert cluster.observer.receipts[0].is_owed
     cluster.check_settled()
 
 

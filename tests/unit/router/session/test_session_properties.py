@@ -1,6 +1,7 @@
 """Whatever workers and clients do, and whenever they do it, a session leaves nothing behind."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 from hypothesis import given
@@ -96,3 +97,25 @@ def test_receipt_says_how_the_request_ended(cluster: FakeCluster, kind: tuple[bo
     if receipt.outcome is Outcome.REJECTED:
         assert receipt.num_output_tokens == 0
     cluster.check_settled()
+
+
+@given(clusters, kinds, st.none() | st.integers(1, 3), st.lists(st.integers(0, 15), max_size=2))
+def test_attempts_add_up_to_what_engines_count_and_to_what_the_client_has(
+    cluster: FakeCluster, kind: tuple[bool, bool, bool], leaves_after_deltas: int | None, cancels: list[int]
+) -> None:
+    asyncio.run(settled(cluster, kind, leaves_after_deltas, [1 + number for number in cancels]))
+    receipts = cluster.observer.receipts  # none if the session was cancelled before it began
+    seen: Counter[str] = Counter()
+    incomplete: set[str] = set()
+    for attempt in (attempt for receipt in receipts for attempt in receipt.attempts):
+        seen[attempt.worker] += attempt.num_generated
+        seen[attempt.prefill_worker or ""] += attempt.num_prefill_generated
+        if not attempt.is_complete:
+            incomplete |= {attempt.worker, attempt.prefill_worker or ""}
+    engines = cluster.prefill.num_generated + cluster.decode.num_generated
+    for worker in {*engines, *seen}:
+        assert seen[worker] <= engines[worker]
+        assert seen[worker] == engines[worker] or worker in incomplete
+    for receipt in receipts:
+        assert sum(attempt.num_delivered for attempt in receipt.attempts) == receipt.num_output_tokens
+        assert [attempt.number for attempt in receipt.attempts] == [*range(1, receipt.num_attempts + 1)]

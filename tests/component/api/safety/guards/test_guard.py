@@ -41,13 +41,15 @@ async def a_guard(dialect: str = "llama_guard", **settings: Any) -> AsyncIterato
             await guard.close()
 
 
-async def scores_of(guard: Guard, text: str, is_answer: bool = False) -> Mapping[Category, float]:
-    return await guard.scores(text, is_answer=is_answer, deadline_s=LONG_S)
+async def scores_of(guard: Guard, text: str, is_answer: bool = False, tenant: str = "t") -> Mapping[Category, float]:
+    return await guard.scores(text, tenant=tenant, is_answer=is_answer, deadline_s=LONG_S)
 
 
-async def error_of(guard: Guard, text: str = "hello", deadline_s: float = DEADLINE_S) -> type[Exception]:
+async def error_of(
+    guard: Guard, text: str = "hello", deadline_s: float = DEADLINE_S, tenant: str = "t"
+) -> type[Exception]:
     with pytest.raises((GuardUnavailable, GuardNonsense)) as caught:
-        await guard.scores(text, is_answer=False, deadline_s=deadline_s)
+        await guard.scores(text, tenant=tenant, is_answer=False, deadline_s=deadline_s)
     return caught.type
 
 
@@ -212,6 +214,26 @@ async def test_more_texts_than_may_wait_are_refused_at_once() -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
         fake.fault = None
         assert await scores_of(guard, "hello")
+
+
+async def test_tenant_with_one_text_does_not_wait_for_all_texts_of_another() -> None:
+    async with a_guard(max_concurrent=2) as (fake, guard):
+        fake.delay_s = 0.02
+        many = [asyncio.create_task(scores_of(guard, "hello", tenant="many")) for _ in range(50)]
+        await fake.called(2)
+        assert await scores_of(guard, "hello", tenant="one")
+        assert sum(task.done() for task in many) <= 4
+        await asyncio.gather(*many)
+
+
+async def test_texts_of_one_tenant_leave_room_for_those_of_others() -> None:
+    async with a_guard(max_concurrent=1, max_waiting=4) as (fake, guard):
+        fake.delay_s = 0.02
+        many = [asyncio.create_task(scores_of(guard, "hello", tenant="many")) for _ in range(20)]
+        await fake.called(1)
+        assert await scores_of(guard, "hello", tenant="one")
+        refused = [isinstance(end, GuardUnavailable) for end in await asyncio.gather(*many, return_exceptions=True)]
+        assert refused == [False] * 4 + [True] * 16
 
 
 @every_dialect

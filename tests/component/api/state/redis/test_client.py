@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from api.state.redis import client as module
-from api.state.redis.client import TIMEOUT_S, RedisClient
+from api.state.redis.client import TIMEOUT_S, RedisClient, RedisScript
 from tests.component.killable_redis import KillableRedis
 
 
@@ -37,6 +37,14 @@ async def test_callers_at_the_same_time_get_their_own_answers(volatile: module.R
     asked = (volatile.run(("GET", f"n{number}"), ("STRLEN", f"n{number}")) for number in range(1000))
     for number, answers in enumerate(await asyncio.gather(*asked)):
         assert answers == [str(number).encode(), len(str(number))]
+
+
+async def test_long_calls_at_the_same_time_get_their_own_answers(volatile: module.RedisClient) -> None:
+    """Some of them are larger than a round trip."""
+    script = RedisScript.of("return {#ARGV, ARGV[1]}")
+    sizes = [1, module.MAX_PARTS + 1, 50, module.MAX_PARTS // 2, module.MAX_PARTS // 2, 3] * 5
+    answers = await asyncio.gather(*(volatile.run_script(script, [], *[size] * size) for size in sizes))
+    assert answers == [[size, str(size).encode()] for size in sizes]
 
 
 async def test_before_it_is_reached_nothing_is_known() -> None:
@@ -93,6 +101,27 @@ async def test_refused_command_concerns_its_caller_alone(
     refused, fine = await asyncio.gather(volatile.run(("NONSENSE",)), volatile.run(("SET", "a", 1)))
     assert (refused, fine) == (None, [True])
     assert "NONSENSE" in caplog.text
+
+
+async def test_script_is_run_by_its_hash_and_sent_again_to_a_redis_that_has_forgotten_it(
+    volatile: module.RedisClient, killable_redis: KillableRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = RedisScript.of("return {redis.call('INCRBY', KEYS[1], ARGV[1]), ARGV[2]}")
+    assert [await volatile.run_script(script, ["n"], 2, "x") for _ in range(2)] == [[2, b"x"], [4, b"x"]]
+    assert await volatile.run(("SCRIPT", "EXISTS", script.sha)) == [[True]]
+    killable_redis.kill()
+    assert await volatile.run_script(script, ["n"], 2, "x") is None
+    killable_redis.start()
+    await answer(volatile, "a")
+    assert await volatile.run_script(script, ["n"], 2, "x") == [2, b"x"]
+    assert "NOSCRIPT" not in caplog.text
+
+
+async def test_script_that_redis_refuses_has_no_answer(
+    volatile: module.RedisClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await volatile.run_script(RedisScript.of("return redis.call('NONSENSE')"), []) is None
+    assert "refused" in caplog.text
 
 
 def test_url_that_is_none_is_refused() -> None:

@@ -140,12 +140,22 @@ TestBreakerOnAnyDay = BreakerOnAnyDay.TestCase
 
 @given(st.integers(1, 5), st.lists(st.booleans(), max_size=50))
 def test_bulkhead_has_no_more_inside_than_it_may(most: int, comes: list[bool]) -> None:
-    bulkhead, inside = Bulkhead(most), 0
+    bulkhead, inside = Bulkhead(most, most), 0
     for is_coming in comes:
         if is_coming:
-            assert bulkhead.enter() is (inside < most)
+            assert bulkhead.enter("t") is (inside < most)
             inside = min(inside + 1, most)
         elif inside:
-            bulkhead.leave()
+            bulkhead.leave("t")
             inside -= 1
     assert bulkhead.num_inside == inside
+
+
+def test_bulkhead_keeps_room_for_other_tenants() -> None:
+    bulkhead = Bulkhead(5, 3)
+    assert [bulkhead.enter("a") for _ in range(4)] == [True, True, True, False]
+    assert [bulkhead.enter("b") for _ in range(3)] == [True, True, False]
+    bulkhead.leave("b")
+    assert not bulkhead.enter("a") and bulkhead.enter("c")
+    bulkhead.leave("a")
+    assert bulkhead.enter("a")

@@ -14,6 +14,7 @@ from api.state.postgres.stores.appeals import MAX_REASON, AppealStatus, AppealSt
 from api.wire.pages import Page
 from cluster.config.state import StateConfig, TenantStateConfig
 from cluster.errors import Conflict, InvalidRequest, NotFound
+from tests.component.reached import reached
 from tests.unit.safety_events import a_safety_event
 
 NEWEST, OLDEST = Page(None, 10, True), Page(None, 10, False)
@@ -140,12 +141,12 @@ async def test_texts_are_encrypted_at_rest_and_survive_a_rotation(
 
 async def test_appeals_take_the_room_of_their_tenant(state: ChatState, postgres: str, tmp_path: Any) -> None:
     tenants = {"anonymous": TenantStateConfig(max_bytes=2048)}
-    ingress = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), tenants=tenants))
-    await ingress.look()
-    events = [await an_event(ingress, tenant="anonymous") for _ in range(3)]
-    for event in events[:2]:
-        await ingress.stores.appeals.open("anonymous", event.id, "x" * 300)
-    with pytest.raises(InvalidRequest) as caught:
-        await ingress.stores.appeals.open("anonymous", events[2].id, "x" * 300)
-    assert caught.value.code == "storage_quota_exceeded"
-    await ingress.close()
+    async with reached(
+        ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), tenants=tenants))
+    ) as ingress:
+        events = [await an_event(ingress, tenant="anonymous") for _ in range(3)]
+        for event in events[:2]:
+            await ingress.stores.appeals.open("anonymous", event.id, "x" * 300)
+        with pytest.raises(InvalidRequest) as caught:
+            await ingress.stores.appeals.open("anonymous", events[2].id, "x" * 300)
+        assert caught.value.code == "storage_quota_exceeded"

@@ -19,6 +19,7 @@ from api.state.postgres.stores.audit import AuditFilter, AuditStore
 from api.wire.pages import Page
 from cluster.config.state import StateConfig, TenantStateConfig
 from cluster.errors import Conflict, NotFound, ServingError
+from tests.component.reached import reached
 from tests.expected import present
 from tests.unit.safety_events import a_safety_event
 
@@ -34,10 +35,8 @@ def store(state: ChatState) -> AuditStore:
 @pytest.fixture
 async def elsewhere(state: ChatState, postgres: str, tmp_path: Path) -> AsyncIterator[ChatState]:
     """Another replica."""
-    opened = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path)))
-    await opened.look()
-    yield opened
-    await opened.close()
+    async with reached(ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path)))) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -346,10 +345,10 @@ async def test_job_of_an_ingress_deletes_old_events(
     await filled(store, 1, tenant="broken")
     by_hand("UPDATE safety_chains SET mac = '\\x00'", tenant="broken")
     for days, left in ((None, 3), (30, 1)):
-        ingress = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), audit_days=days))
-        await ingress.look()
-        await ingress.stores.retention.run()
-        await ingress.close()
+        async with reached(
+            ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), audit_days=days))
+        ) as ingress:
+            await ingress.stores.retention.run()
         assert len(await ids(store)) == left
     assert await ids(store) == [kept.id]
     assert len(await ids(store, "broken")) == 1
@@ -401,18 +400,18 @@ async def test_evidence_takes_the_room_of_its_tenant_and_events_do_not(
     store: AuditStore, state: ChatState, postgres: str, tmp_path: Path
 ) -> None:
     tenants = {"anonymous": TenantStateConfig(max_bytes=4096)}
-    ingress = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), tenants=tenants))
-    await ingress.look()
-    fits, too_much = [a_safety_event(tenant="anonymous", evidence=bytes(3000)) for _ in range(2)]
-    for event in (fits, too_much):
-        assert await ingress.stores.audit.append([event]) == {event.id}
-    found = [await store.get("anonymous", event.id) for event in (fits, too_much)]
-    assert [stored.evidence() for stored in found] == [bytes(3000), None]
-    await filled(ingress.stores.audit, 30, tenant="anonymous")
-    assert (await store.verify("anonymous")).broken is None
-    assert await store.delete_before("anonymous", 2e9) == 32
-    with psycopg.connect(postgres) as connection:
-        connection.execute("SELECT set_config('app.tenant_id', '*', true)")
-        query = "SELECT sum(bytes) FROM tenant_bytes WHERE tenant_id = 'anonymous'"
-        assert present(connection.execute(query).fetchone())[0] == 0
-    await ingress.close()
+    async with reached(
+        ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), tenants=tenants))
+    ) as ingress:
+        fits, too_much = [a_safety_event(tenant="anonymous", evidence=bytes(3000)) for _ in range(2)]
+        for event in (fits, too_much):
+            assert await ingress.stores.audit.append([event]) == {event.id}
+        found = [await store.get("anonymous", event.id) for event in (fits, too_much)]
+        assert [stored.evidence() for stored in found] == [bytes(3000), None]
+        await filled(ingress.stores.audit, 30, tenant="anonymous")
+        assert (await store.verify("anonymous")).broken is None
+        assert await store.delete_before("anonymous", 2e9) == 32
+        with psycopg.connect(postgres) as connection:
+            connection.execute("SELECT set_config('app.tenant_id', '*', true)")
+            query = "SELECT sum(bytes) FROM tenant_bytes WHERE tenant_id = 'anonymous'"
+            assert present(connection.execute(query).fetchone())[0] == 0

@@ -18,6 +18,7 @@ from cluster.config.state import StateConfig, TenantStateConfig
 from tests.component.answering import Model
 from tests.component.app_with_fakes import FakeFrontend
 from tests.component.app_with_postgres import ClientOf, clients_of
+from tests.component.reached import reached
 
 ALICE = tenant_of_key("sk-alice")
 HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
@@ -46,12 +47,9 @@ def purge(postgres: str, tmp_path: Path) -> Purge:
     """The job of an ingress with this configuration."""
 
     async def purged(**config: Any) -> int:
-        state = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), **config))
-        await state.look()
-        try:
+        config |= {"database_url": postgres, "data_dir": str(tmp_path)}
+        async with reached(ChatState(StateConfig(**config))) as state:
             return await state.stores.retention.run()
-        finally:
-            await state.close()
 
     return purged
 

@@ -18,6 +18,7 @@ from cluster.config.state import StateConfig
 from tests.component.app_with_fakes import FakeFrontend
 from tests.component.app_with_postgres import ClientOf, clients_of
 from tests.component.openai_objects import first_text_of, id_of
+from tests.component.reached import reached
 
 
 @pytest.fixture
@@ -192,34 +193,30 @@ async def test_what_was_said_before_is_indexed_in_the_language_that_is_wanted_no
 ) -> None:
     conversation = await said(client, "The ships sail")
     assert (await found(client, "ship"), await found(client, "the")) == ([], [conversation])
-    english = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), search_language="english"))
-    await english.look()
-    await english.stores.search.catch_up()
-    async with clients_of(english, FakeFrontend()) as english_clients:
-        client = english_clients("sk-alice")
-        assert (await found(client, "ship"), await found(client, "the")) == ([conversation], [])
-    await english.close()
+    async with reached(
+        ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), search_language="english"))
+    ) as english:
+        await english.stores.search.catch_up()
+        async with clients_of(english, FakeFrontend()) as english_clients:
+            client = english_clients("sk-alice")
+            assert (await found(client, "ship"), await found(client, "the")) == ([conversation], [])
 
 
 async def test_without_search_no_words_are_kept(said: Said, client: AsyncOpenAI, postgres: str, tmp_path: Path) -> None:
     conversation = await said(client, "canary")
-    off = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), search=False))
-    await off.look()
-    async with clients_of(off, FakeFrontend()) as off_clients:
-        with pytest.raises(BadRequestError):
-            await found(off_clients("sk-alice"), "canary")
-        later = await said(off_clients("sk-alice"), "canary")
-    await off.stores.search.catch_up()
-    assert await off.stores.search.relevant("alice", conversation, "canary", 1) == []
-    with psycopg.connect(postgres) as connection:
-        connection.execute("SELECT set_config('app.tenant_id', '*', true)")
-        assert connection.execute("SELECT count(words) FROM item_words").fetchone() == (0,)
-    await off.close()
-    again = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path)))
-    await again.look()
-    await again.stores.search.catch_up()
-    assert set(await found(client, "canary")) == {conversation, later}
-    await again.close()
+    async with reached(ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), search=False))) as off:
+        async with clients_of(off, FakeFrontend()) as off_clients:
+            with pytest.raises(BadRequestError):
+                await found(off_clients("sk-alice"), "canary")
+            later = await said(off_clients("sk-alice"), "canary")
+        await off.stores.search.catch_up()
+        assert await off.stores.search.relevant("alice", conversation, "canary", 1) == []
+        with psycopg.connect(postgres) as connection:
+            connection.execute("SELECT set_config('app.tenant_id', '*', true)")
+            assert connection.execute("SELECT count(words) FROM item_words").fetchone() == (0,)
+    async with reached(ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path)))) as again:
+        await again.stores.search.catch_up()
+        assert set(await found(client, "canary")) == {conversation, later}
 
 
 async def relevant(state: ChatState, conversation: str, text: str, limit: int = 10, **options: Any) -> list[str]:

@@ -1,0 +1,97 @@
+"""Makes the charge of each request: its limits, from the accounts and the config, and its place in the ledger."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from api.charging.charge import Recorder, RequestCharge, Reserver, Tell, settle_when_reserved
+from api.identity.caller import Caller
+from api.identity.principal import Principal
+from api.identity.settings import NO_LIMITS
+from api.limits.limits import Amounts, ScopeKind, buckets_of
+from api.metering.meter import Meter
+from api.metering.usage import storable
+from cluster.config.tenants.limits import Limits, LimitsConfig
+
+
+class Charging:
+    def __init__(
+        self,
+        limits: LimitsConfig,
+        model: str,
+        *,
+        meter: Meter,
+        recorder: Recorder,
+        reserver: Reserver,
+        hashed: Callable[[str], str],
+    ) -> None:
+        """`model`: the name of the served model. `hashed`: as in `scope_name` (api/limits/limits.py)."""
+        self._limits = limits
+        self._model = model
+        self._meter = meter
+        self._recorder = recorder
+        self._reserver = reserver
+        self._hashed = hashed
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether anything costs something."""
+        return self._meter.has_prices
+
+    def charge(self, principal: Principal, end_user: str, tell: Tell, *, names_maximum: bool) -> RequestCharge:
+        """Of a client's request. `end_user`: as the request names it; empty if it names nobody. `names_maximum`:
+        whether it says how many tokens its answer may have at most.
+        """
+        caller = _caller(principal, end_user)
+        buckets = buckets_of(caller, self._model, self._limits_of(principal), self._hashed)
+        return RequestCharge(
+            caller,
+            buckets,
+            model=self._model,
+            meter=self._meter,
+            recorder=self._recorder,
+            reserver=self._reserver,
+            tell=tell,
+            assumed_output_tokens=None if names_maximum else self._limits.assumed_output_tokens,
+        )
+
+    @asynccontextmanager
+    async def counted(self, principal: Principal, tell: Tell) -> AsyncIterator[None]:
+        """Count a client's request that generates nothing while the block runs: it draws on the limits of requests of
+        its key, project, tenant and user, and on no other.
+
+        Raises:
+            RateLimited: a limit has no room.
+            LimitsUnavailable: what is left of a limit is not known now.
+        """
+        caller, limits = _caller(principal, ""), self._limits_of(principal)
+        del limits[ScopeKind.MODEL]
+        buckets = buckets_of(caller, self._model, limits, self._hashed)
+        drawn_on = tuple(bucket for bucket in buckets if bucket.kind.counts_requests)
+        if not drawn_on:
+            yield
+            return
+        one = Amounts(requests=1)
+        reserving = asyncio.create_task(self._reserver.reserve(caller.tenant, drawn_on, one))
+        try:
+            tell((await asyncio.shield(reserving)).headers)
+            yield
+        finally:
+            settle_when_reserved(reserving, one)
+
+    def _limits_of(self, principal: Principal) -> dict[ScopeKind, Limits]:
+        settings, defaults = principal.settings, self._limits.defaults
+        return {
+            ScopeKind.KEY: principal.key_limits.over(defaults.key),
+            ScopeKind.PROJECT: principal.project_limits.over(defaults.project),
+            ScopeKind.TENANT: settings.limits.over(defaults.tenant),
+            ScopeKind.END_USER: settings.end_user_limits.over(defaults.end_user),
+            ScopeKind.MODEL: settings.model_limits.get(self._model, NO_LIMITS).over(defaults.model),
+        }
+
+
+def _caller(principal: Principal, end_user: str) -> Caller:
+    caller = principal.caller(end_user)
+    return msgspec.structs.replace(caller, end_user=storable(caller.end_user))  # as the ledger has it

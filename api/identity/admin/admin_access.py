@@ -1,0 +1,46 @@
+"""Whom the edge (api/edge/edge.py) admits on the admin port: whoever sends the admin key."""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+
+from api.identity.admin.admin_key import ADMIN_PREFIX
+from api.identity.credentials import Headers, key_of
+from api.identity.keys import PREFIX, invalid_key
+from cluster import metrics
+from cluster.errors import Unauthorized
+
+
+class AdminAccess:
+    """An AccessPort (api/identity/access.py). It covers every path, so that no route can be forgotten."""
+
+    def __init__(self, key: str | None) -> None:
+        """`key`: None if none is required."""
+        self._digest = None if key is None else _digest(key)
+
+    async def admit(self, path: str, headers: Headers) -> Mapping[str, object]:
+        """Raises Unauthorized without the admin key, and with another one."""
+        if self._digest is not None:
+            try:
+                credential = key_of(headers)
+            except Unauthorized:
+                metrics.ADMIN_REFUSALS.labels("malformed").inc()
+                raise
+            self._check(credential, self._digest)
+        return {}
+
+    def _check(self, credential: str | None, digest: bytes) -> None:
+        if credential is None:
+            metrics.ADMIN_REFUSALS.labels("missing").inc()
+            raise invalid_key(f"the admin port needs the admin key: send it as 'Authorization: Bearer {ADMIN_PREFIX}…'")
+        if hmac.compare_digest(_digest(credential), digest):
+            return
+        is_of_tenant = credential.startswith(PREFIX)
+        metrics.ADMIN_REFUSALS.labels("tenant_key" if is_of_tenant else "wrong").inc()
+        if is_of_tenant:
+            raise invalid_key("the admin port takes the admin key, and no API key of a tenant")
+        raise invalid_key("this is not the admin key of this service")
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()

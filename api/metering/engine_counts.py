@@ -1,0 +1,32 @@
+"""What engines have counted, read from the metrics of all processes."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from api.metering.differences import EngineCount
+from cluster.metrics import Scrape
+
+GENERATED = "vllm:generation_tokens_total"
+STARTED = "process_start_time_seconds"
+UNREAD, UNCLAIMED = "baton_unread_tokens_total", "baton_unclaimed_tokens_total"
+"""Tokens that no session has: as the ingress replicas have counted them, by worker, and as the workers have."""
+
+
+def engine_counts(scrapes: Iterable[Scrape]) -> list[EngineCount]:
+    """The counters of the engines that run now. The replica of a worker is the worker."""
+    generated: dict[str, int] = {}
+    started: dict[str, float] = {}
+    unread: Counter[str] = Counter()
+    for scrape in scrapes:
+        for sample in (sample for family in scrape.families for sample in family.samples):
+            if sample.name == GENERATED:
+                generated[scrape.replica] = generated.get(scrape.replica, 0) + round(sample.value)
+            elif sample.name == STARTED:
+                started[scrape.replica] = sample.value
+            elif sample.name == UNREAD:
+                unread[sample.labels["worker"]] += round(sample.value)
+            elif sample.name == UNCLAIMED:
+                unread[scrape.replica] += round(sample.value)
+    return [
+        EngineCount(worker, tokens, started.get(worker, 0.0), unread[worker]) for worker, tokens in generated.items()
+    ]

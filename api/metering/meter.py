@@ -1,0 +1,126 @@
+"""Opens an entry of the ledger when a session begins, and closes it with the session's receipt."""
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from api.identity.caller import Caller
+from api.metering.prices import PricedTokens, PriceList
+from api.metering.usage import rows_of, storable
+from api.state.postgres.ledger.entries import Opening, UsageRow, arrival_ms, entry_id
+from cluster.messages.generation import GenerateRequest
+from cluster.messages.ids import Outcome
+from cluster.messages.scheduler_events import HandoffChecked
+from router.session.deadline import now
+from router.session.receipt import RequestObserver, RouteReceipt, Terms
+
+CHANCE_BYTES = 10
+"""Random bytes of an entry's id."""
+
+Closed = Callable[[list[UsageRow], Outcome], None]
+"""Gets the rows of a session that has ended, and how it ended."""
+
+
+class RecordTaker(Protocol):
+    """The part of `UsageRecorder` that the meter needs."""
+
+    def opened(self, opening: Opening) -> None: ...
+
+    def closed(self, rows: list[UsageRow]) -> None: ...
+
+    def withdrawn(self, id: str) -> None: ...
+
+
+class Meter:
+    def __init__(
+        self, recorder: RecordTaker, prices: PriceList | None, ingress: str, observer: RequestObserver
+    ) -> None:
+        """`prices`: None if nothing has a price. `observer`: gets what sessions tell, after the ledger."""
+        self._recorder = recorder
+        self._prices = prices
+        self._ingress = ingress
+        self._observer = observer
+
+    @property
+    def has_prices(self) -> bool:
+        return self._prices is not None
+
+    def most_cost(self, model: str, num_prompt_tokens: int, most_output_tokens: int) -> int:
+        """What so many tokens cost at most if they are computed now, in millionths of the currency."""
+        priced = self._priced(model, _now_ms())
+        return priced.prices.most_micros(num_prompt_tokens, most_output_tokens) if priced else 0
+
+    def opened(
+        self,
+        caller: Caller,
+        request: GenerateRequest,
+        terms: Terms,
+        *,
+        model: str,
+        reasoning: Callable[[], int],
+        after: Closed,
+    ) -> "MeteredRequest":
+        """Open the entry of a session. `reasoning`: the number of tokens of the reasoning that the client was given,
+        asked when the session has ended. `after`: called once, when it has ended.
+        """
+        age_s = 0.0 if terms.arrived_at is None else now() - terms.arrived_at
+        opening = Opening(
+            id=entry_id(_now_ms() - round(age_s * 1000), os.urandom(CHANCE_BYTES)),
+            tenant_id=caller.tenant,
+            project_id=caller.project,
+            key_id=caller.key,
+            end_user=storable(caller.end_user),
+            model=storable(model),
+            request_id=storable(request.request_id),
+            http_request=storable(terms.http_request),
+            slo_class=terms.slo_class,
+            prompt_tokens=len(request.prompt_token_ids),
+            ingress=self._ingress,
+        )
+        self._recorder.opened(opening)
+        return MeteredRequest(
+            self._observer, partial(self._close, opening, reasoning, after), partial(self._withdraw, opening, after)
+        )
+
+    def _close(self, opening: Opening, reasoning: Callable[[], int], after: Closed, receipt: RouteReceipt) -> None:
+        priced = self._priced(opening.model, arrival_ms(opening.id)) if opening.http_request else None
+        rows = rows_of(opening, receipt, priced, reasoning())
+        if rows:
+            self._recorder.closed(rows)
+        else:
+            self._recorder.withdrawn(opening.id)
+        after(rows, receipt.outcome)
+
+    def _withdraw(self, opening: Opening, after: Closed) -> None:
+        self._recorder.withdrawn(opening.id)
+        after([], Outcome.FAILED)
+
+    def _priced(self, model: str, at_ms: int) -> PricedTokens | None:
+        return self._prices.of(model, at_ms) if self._prices else None
+
+
+class MeteredRequest:
+    """The observer of one session. It must be closed or withdrawn."""
+
+    def __init__(
+        self, observer: RequestObserver, close: Callable[[RouteReceipt], None], withdraw: Callable[[], None]
+    ) -> None:
+        self._observer = observer
+        self._close = close
+        self.withdraw = withdraw
+        """There was no session: the request could not begin."""
+
+    def closed(self, receipt: RouteReceipt) -> None:
+        try:
+            self._close(receipt)
+        finally:
+            self._observer.closed(receipt)
+
+    def verified(self, checked: HandoffChecked) -> None:
+        self._observer.verified(checked)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

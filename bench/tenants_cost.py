@@ -1,0 +1,248 @@
+"""What API keys, limits and the ledger cost a request: each by itself, and all of it.
+
+Five applications in this process take turns, with the same front half and no engine. PostgreSQL and Redis are real, on
+this machine. The clients are in the same process: one that sends one request after another, and then 64 at a time. CPU
+time is that of this process, of PostgreSQL and of Redis, with what they write after the answers.
+"""
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import psutil
+
+from api.charging.accounting import Accounting
+from api.charging.charging import Charging
+from api.frontend.frontend import Frontend
+from api.identity.access import Access
+from api.identity.authentication import Authentication
+from api.identity.rights import ALL_RIGHTS
+from api.limits.reservations import Reservations
+from api.metering.meter import Meter
+from api.server.listener import HttpListener
+from api.server.protocol import Gatekeeper
+from api.server.receipt_log import ReceiptLog
+from api.state.lifecycle import ChatState
+from api.state.postgres.accounts.api_keys import KeyTerms
+from api.state.postgres.ledger.entries import Opening, UsageRow
+from bench.fronts.free_ports import free_port
+from bench.goals.tenants_cost import missed
+from bench.goals.verdict import conclude
+from cluster.config.application import AppConfig, parse
+from cluster.config.ingress import IngressConfig
+from cluster.config.tenants.limits import MOST_BUDGET, MOST_CONCURRENT, MOST_PER_MINUTE, Limits
+from cluster.metrics import Scrape
+from tests.component.app_with_fakes import NoEvents, an_app
+from tests.component.fake_engines import FakeEngines
+
+NUM_REQUESTS = {1: 50, 64: 256}
+"""Requests of one turn, by the number of clients at a time."""
+NOTHING, KEYS, LEDGER, LIMITED, ALL = "nothing", "keys", "keys, ledger", "keys, limits", "keys, limits, ledger"
+BODY = {"model": "baton-demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
+LIMITS = Limits(
+    requests_per_minute=MOST_PER_MINUTE,
+    tokens_per_minute=MOST_PER_MINUTE,
+    concurrent_requests=MOST_CONCURRENT,
+    tokens_per_day=MOST_BUDGET,
+)
+PATIENCE_S = 20.0
+
+
+class Turn(NamedTuple):
+    latency_s: list[float]
+    cpu_s: float
+    """Of one request."""
+
+
+class Part(NamedTuple):
+    """An application, and the client with its key."""
+
+    http: httpx.AsyncClient
+    turns: dict[int, list[Turn]]
+    """By the number of clients."""
+
+
+class NoRecords:
+    """Takes records of usage, and keeps none."""
+
+    is_full = False
+
+    def opened(self, opening: Opening) -> None: ...
+
+    def closed(self, rows: list[UsageRow]) -> None: ...
+
+    def withdrawn(self, id: str) -> None: ...
+
+
+class Servers:
+    """PostgreSQL and Redis, which are no children of this process."""
+
+    def __init__(self, folder: str) -> None:
+        found = [one for one in psutil.process_iter(["cmdline"]) if _is_in(one, folder)]
+        self._servers = [one for one in found if one.parent() not in found]
+
+    def cpu_s(self) -> float:
+        """Their CPU time so far, of all of their processes."""
+        total = 0.0
+        for server in self._servers:
+            ended = server.cpu_times()
+            total += ended.children_user + ended.children_system
+            for process in (server, *server.children(recursive=True)):
+                times = process.cpu_times()
+                total += times.user + times.system
+        return total
+
+
+async def no_scrapes() -> list[Scrape]:
+    return []
+
+
+@asynccontextmanager
+async def listening(app: Any) -> AsyncIterator[str]:
+    port = free_port()
+    listener = await HttpListener.start(app, Gatekeeper(IngressConfig(port=port)), "baton")
+    yield f"http://127.0.0.1:{port}"
+    await listener.close()
+
+
+async def turn(http: httpx.AsyncClient, num_clients: int, settle: Callable[[], Awaitable[None]], of: Servers) -> Turn:
+    latency_s = []
+    numbers = iter(range(NUM_REQUESTS[num_clients]))
+
+    async def client() -> None:
+        for _ in numbers:
+            began = time.perf_counter()
+            (await http.post("/v1/chat/completions", json=BODY)).raise_for_status()
+            latency_s.append(time.perf_counter() - began)
+
+    cpu_s = time.process_time() + of.cpu_s()
+    await asyncio.gather(*(client() for _ in range(num_clients)))
+    await settle()
+    return Turn(latency_s, (time.process_time() + of.cpu_s() - cpu_s) / len(latency_s))
+
+
+async def a_key(state: ChatState, name: str, limits: Limits) -> str:
+    accounts = state.accounts()
+    tenant, _ = await accounts.tenants.create(name, "bench")
+    terms = KeyTerms(name="bench", rights=ALL_RIGHTS, limits=limits)
+    return (await accounts.keys.create(tenant.id, terms, "bench")).text
+
+
+async def measured(config: AppConfig, folder: str, number: int) -> dict[str, dict[int, list[Turn]]]:
+    """The turns of each part, by the number of clients."""
+    state = ChatState(config.state, serves=True, publishes_usage=True)
+    await state.look()
+    await state.look_for_redis()
+    state.start()
+    accounting = Accounting(config, state, "bench", ReceiptLog(0), no_scrapes)
+    accounting.start()
+    reservations = Reservations(state.limits_redis, config.limits, 1)
+    nowhere = NoRecords()
+    limiting = Charging(
+        config.limits,
+        config.model_name,
+        meter=Meter(nowhere, None, "bench", ReceiptLog(0)),
+        recorder=nowhere,
+        reserver=reservations,
+        hashed=state.hashed,
+    )
+    authentication = Authentication(state.known_accounts, time.time, 300.0)
+    authentication.start()
+    start: Any = FakeEngines().start_session  # whose sessions are fakes
+    frontend = await Frontend.start(config, start, NoEvents())
+    access = Access(authentication.identify, is_required=True)
+    limited, unlimited = await a_key(state, "limited", LIMITS), await a_key(state, "unlimited", Limits())
+    apps = {
+        NOTHING: (an_app(frontend), ""),
+        KEYS: (an_app(frontend, access=access), unlimited),
+        LEDGER: (an_app(frontend, access=access, charging=accounting.charging), unlimited),
+        LIMITED: (an_app(frontend, access=access, charging=limiting), limited),
+        ALL: (an_app(frontend, access=access, charging=accounting.charging), limited),
+    }
+
+    async def settle() -> None:
+        await accounting.drained(PATIENCE_S)
+        await reservations.settled()
+
+    async with AsyncExitStack() as stack:
+        parts = {}
+        for name, (app, key) in apps.items():
+            headers = {"authorization": f"Bearer {key}"} if key else {}
+            client = httpx.AsyncClient(base_url=await stack.enter_async_context(listening(app)), headers=headers)
+            parts[name] = Part(
+                await stack.enter_async_context(client), {num_clients: [] for num_clients in NUM_REQUESTS}
+            )
+        servers = Servers(folder)
+        for index in range(number + 1):
+            in_turn = list(parts.values())
+            for part in in_turn[index % len(parts) :] + in_turn[: index % len(parts)]:
+                for num_clients, done in part.turns.items():
+                    done.append(await turn(part.http, num_clients, settle, servers))
+    await reservations.close(PATIENCE_S)
+    await accounting.close(PATIENCE_S)
+    await authentication.close()
+    await frontend.close()
+    await state.close()
+    warm = slice(1, None)
+    return {name: {num_clients: done[warm] for num_clients, done in part.turns.items()} for name, part in parts.items()}
+
+
+def added(turns: dict[str, dict[int, list[Turn]]], part: str, num_clients: int) -> float:
+    """Seconds that a part adds to the median latency: the median over the turns."""
+    pairs = zip(turns[part][num_clients], turns[NOTHING][num_clients], strict=True)
+    return statistics.median(
+        statistics.median(one.latency_s) - statistics.median(other.latency_s) for one, other in pairs
+    )
+
+
+def report(turns: dict[str, dict[int, list[Turn]]]) -> None:
+    print("clients  what is on              median      p99      CPU   added: median      CPU (tenths over the turns)")
+    for num_clients, number in NUM_REQUESTS.items():
+        nothing = turns[NOTHING][num_clients]
+        print(f"{len(nothing)} turns of {number} requests of each, in ms:")
+        for part, of_part in turns.items():
+            own = of_part[num_clients]
+            latency_s = [latency for one in own for latency in one.latency_s]
+            cpu_s = [one.cpu_s - other.cpu_s for one, other in zip(own, nothing, strict=True)]
+            columns = (
+                statistics.median(latency_s),
+                statistics.quantiles(latency_s, n=100)[-1],
+                statistics.median(one.cpu_s for one in own),
+            )
+            figures = " ".join(f"{1e3 * value:8.2f}" for value in columns)
+            more = f"{1e3 * added(turns, part, num_clients):8.2f} {1e3 * statistics.median(cpu_s):8.2f} {_range(cpu_s)}"
+            print(f"{num_clients:7}  {part:20} {figures}        {more}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=12, help="turns of each application (default: %(default)s)")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # PostgreSQL may run as another user
+        args: dict[str, Any] = {"model": "conf/models/baton-demo", "state": {"data_dir": f"{folder}/state"}}
+        engine = {"max_model_len": 4096, "dtype": "bfloat16", "enforce_eager": True}
+        config = parse({**args, "engine": engine, "metering": {"prices": "conf/prices.yaml", "publishes": True}})
+        turns = asyncio.run(measured(config, folder, arguments.turns))
+    report(turns)
+    conclude(missed(added(turns, ALL, 1)))
+
+
+def _range(values: list[float]) -> str:
+    low, *_, high = statistics.quantiles(values, n=10)
+    return f"({1e3 * low:.2f} to {1e3 * high:.2f})"
+
+
+def _is_in(process: psutil.Process, folder: str) -> bool:
+    return any(folder in argument for argument in process.info["cmdline"] or [])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+from tests.component.api.metering.conftest import ask, database, jobs, store
+
+__all__ = ["ask", "database", "jobs", "store"]

@@ -1,0 +1,117 @@
+"""Each limit of an account or of the config counts for its own scope, and for no other one."""
+
+from typing import Any
+
+import pytest
+
+from api.charging.charge import RequestCharge
+from api.charging.charging import Charging
+from api.identity.principal import Principal
+from api.limits.limits import FIELDS, Amounts, Bucket, LimitKind, LimitScope, ScopeKind
+from api.limits.reservations import Reservation
+from api.metering.meter import Meter
+from cluster.config.tenants.limits import LimitDefaults, Limits, LimitsConfig
+from cluster.errors import RateLimited
+from router.session.receipt import Terms
+from tests.unit.api.charging.limited_principal import a_limited_principal
+from tests.unit.api.charging.test_charge import FakeRecorder
+from tests.unit.factories import a_request
+from tests.unit.fake_ports import FakeObserver
+from tests.unit.usage_rows import TENANT
+
+MODEL = "m"
+IDS = {
+    ScopeKind.KEY: "key_1",
+    ScopeKind.PROJECT: "proj_1",
+    ScopeKind.TENANT: TENANT,
+    ScopeKind.END_USER: "u",
+    ScopeKind.MODEL: MODEL,
+}
+
+
+class AskedReservations:
+    """Keeps what was asked for, and refuses it."""
+
+    def __init__(self) -> None:
+        self.tenants: list[str] = []
+        self.buckets: list[Bucket] = []
+
+    async def reserve(self, tenant: str, buckets: tuple[Bucket, ...], asked: Amounts) -> Reservation:
+        self.tenants.append(tenant)
+        self.buckets += buckets
+        raise RateLimited("no", "requests", 1.0, {})
+
+    def look(self, buckets: tuple[Bucket, ...]) -> None: ...
+
+    def capacities(self) -> dict[tuple[LimitScope, LimitKind], int]:
+        return {(bucket.scope, bucket.kind): bucket.capacity for bucket in self.buckets}
+
+
+def a_principal(limits: dict[ScopeKind, Limits]) -> Principal:
+    return a_limited_principal(IDS, limits, "key_2", **{"another model": Limits(concurrent_requests=1)})
+
+
+def defaults_of(limits: dict[ScopeKind, Limits]) -> LimitDefaults:
+    named: dict[str, Any] = {kind.value: found for kind, found in limits.items()}
+    return LimitDefaults(**named)
+
+
+def charging_with(reserver: AskedReservations, recorder: FakeRecorder, defaults: LimitDefaults) -> Charging:
+    return Charging(
+        LimitsConfig(defaults=defaults),
+        MODEL,
+        meter=Meter(recorder, None, "i0", FakeObserver()),
+        recorder=recorder,
+        reserver=reserver,
+        hashed=str,
+    )
+
+
+async def asked_by(principal: Principal, defaults: LimitDefaults) -> AskedReservations:
+    reserver = AskedReservations()
+    charging = charging_with(reserver, FakeRecorder(), defaults)
+    charge = charging.charge(principal, IDS[ScopeKind.END_USER], lambda _: None, names_maximum=True)
+    with pytest.raises(RateLimited):
+        await begin(charge)
+    assert reserver.tenants == [TENANT]
+    return reserver
+
+
+async def begin(charge: RequestCharge) -> None:
+    charge.expect(4, 10)
+    await charge.begin(a_request("r"), Terms(http_request="req_1"), lambda: 0)
+
+
+def of_all_scopes(first: int) -> dict[ScopeKind, Limits]:
+    """Of all kinds, each with a number of its own from `first` on."""
+    return {
+        scope: Limits(**{field: first + 10 * number + place for place, field in enumerate(FIELDS.values())})
+        for number, scope in enumerate(ScopeKind)
+    }
+
+
+def capacities_of(limits: dict[ScopeKind, Limits]) -> dict[tuple[LimitScope, LimitKind], int]:
+    return {
+        (LimitScope(scope, IDS[scope]), kind): getattr(found, field)
+        for scope, found in limits.items()
+        for kind, field in FIELDS.items()
+    }
+
+
+async def test_limits_of_accounts_are_those_of_their_scopes() -> None:
+    limits = of_all_scopes(1000)
+    found = await asked_by(a_principal(limits), LimitDefaults())
+    assert found.capacities() == capacities_of(limits)
+
+
+async def test_defaults_of_the_config_are_those_of_their_scopes() -> None:
+    limits = of_all_scopes(1000)
+    found = await asked_by(a_principal({}), defaults_of(limits))
+    assert found.capacities() == capacities_of(limits)
+
+
+@pytest.mark.parametrize("scope", ScopeKind)
+async def test_limit_of_an_account_replaces_the_default_of_its_scope_alone(scope: ScopeKind) -> None:
+    own, defaults = {scope: of_all_scopes(1000)[scope]}, of_all_scopes(2000)
+    found = await asked_by(a_principal(own), defaults_of(defaults))
+    assert found.capacities() == capacities_of(defaults | own)
