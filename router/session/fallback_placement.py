@@ -48,11 +48,15 @@ class FallbackPlacement:
                 del self._num_open[worker]
 
     def outage_wait_s(self, request: PlacementRequest) -> float:
-        """Seconds for which the request may wait for a Scheduler with live workers. 0 if a worker is known here."""
-        return 0.0 if self.workers else self._slo.of(request.slo_class).outage_wait_s
+        """Seconds for which the request may wait for a Scheduler with live workers. 0 if a worker is known here that
+        the request was not lost with. In an update, a request may be lost with all of them: workers leave while the
+        Scheduler is replaced.
+        """
+        is_outage = not self.workers or (request.lost and not self._usable(request))
+        return self._slo.of(request.slo_class).outage_wait_s if is_outage else 0.0
 
     def place(self, request: PlacementRequest) -> Placement | Rejection:
-        usable = [w for w in self.workers if w.worker not in request.excluded]
+        usable = self._usable(request)
         paths = (Path.DECODE, Path.PREFILL) if request.path is None else (request.path,)
         for path, pool in ((Path.DECODE, Pool.DECODE), (Path.PREFILL, Pool.PREFILL)):
             of_pool = [w for w in usable if w.pool is pool and self._num_open[w.worker] < w.max_requests]
@@ -66,6 +70,9 @@ class FallbackPlacement:
             why = "no worker is known"
         is_overload = bool(usable) and request.path is None
         return Rejection(retry_after_s=RETRY_AFTER_S, why=f"the Scheduler is away, and {why}", is_overload=is_overload)
+
+    def _usable(self, request: PlacementRequest) -> list[RosterEntry]:
+        return [entry for entry in self.workers if entry.worker not in request.excluded]
 
     def _least_loaded(self, workers: Sequence[RosterEntry]) -> WorkerId:
         self._next += 1

@@ -5,9 +5,9 @@
 - **Back.** The Scheduler is back when it has told which workers live. A new Scheduler process first needs reports
   of the workers.
 - **Waiting.** A request waits for a Scheduler that has just gone away, for PATIENCE_S at most. Requests that come later
-  do not wait. If no worker is known, a request waits for as long as its class may wait for a worker
-  (`Objective.outage_wait_s`). A request waits without limit for the answer of a Scheduler that is there, because the
-  request may be in the Scheduler's queue.
+  do not wait. If no worker is known that a request was not lost with, the request waits for as long as its class may
+  wait for a worker (`Objective.outage_wait_s`). A request waits without limit for the answer of a Scheduler that is
+  there, because the request may be in the Scheduler's queue.
 
 Events of sessions are sent soon (cluster/clients/event_sender.py) and kept until the Scheduler has them
 (cluster/clients/scheduler_outbox.py). The open requests are listed every LOOK_INTERVAL_S.

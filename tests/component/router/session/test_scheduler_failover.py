@@ -249,6 +249,18 @@ async def test_request_that_came_before_the_first_scheduler_is_placed_by_it(stag
     assert by_whom(await placing) == "the Scheduler"
 
 
+async def test_request_that_was_lost_with_all_known_workers_is_placed_by_the_successor(stage: Stage) -> None:
+    await stage.scheduler.start()
+    await stage.settled()
+    await stage.scheduler.kill()
+    gone = frozenset({D0.worker})
+    placing = asyncio.create_task(stage.scheduling.place(msgspec.structs.replace(REQUEST, excluded=gone, lost=gone)))
+    await asyncio.wait([placing], timeout=2 * PATIENCE_S)
+    assert not placing.done()
+    await stage.scheduler.start()
+    assert by_whom(await placing) == "the Scheduler"
+
+
 async def test_request_is_closed_whether_or_not_the_scheduler_hears_it(stage: Stage) -> None:
     await stage.scheduler.start()
     await stage.settled()

@@ -112,3 +112,20 @@ def test_request_that_is_placed_again_counts_once() -> None:
     choice.closed(RequestId("r"))
     choice.closed(RequestId("r"))
     assert placed(choice, 2).decode == "d1"
+
+
+BOTH = frozenset({WorkerId("p0"), WorkerId("d0")})
+ONE = frozenset({WorkerId("d0")})
+
+
+@pytest.mark.parametrize(
+    ("excluded", "lost", "waits"),
+    [(BOTH, BOTH, True), (BOTH, ONE, True), (ONE, ONE, False), (BOTH, frozenset(), False)],
+    ids=["lost with all", "failed on all, lost with one", "one is left", "failed on workers that live"],
+)
+def test_request_that_was_lost_with_all_workers_waits_for_others(
+    excluded: frozenset[WorkerId], lost: frozenset[WorkerId], *, waits: bool
+) -> None:
+    choice = a_choice(an_entry("p0"), an_entry("d0"))
+    request = a_placement_request(excluded=excluded, lost=lost, slo_class=SloClass.BATCH)
+    assert choice.outage_wait_s(request) == (SloConfig().batch.outage_wait_s if waits else 0.0)
