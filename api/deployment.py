@@ -29,12 +29,12 @@ from api.server.protocol import Gatekeeper
 from api.server.receipt_log import ReceiptLog
 from api.server.scheduling import Scheduling
 from api.state.lifecycle import ChatState
-from cluster import metrics
 from cluster.clients.worker_client import DecodeClient, PrefillClient
 from cluster.config.application import AppConfig
 from cluster.config.tenants.identity import IdentityConfig
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import CellName
+from cluster.metrics.page import Scrape, scrape
 from cluster.observability.logging import set_up_logging
 from cluster.repository import REPO_ROOT
 from cluster.serve_context import claim_state, join_cluster, own_service, own_worker_id
@@ -115,9 +115,9 @@ class Ingress:
         self._listener.check_health()
         self._admin_listener.check_health()
 
-    async def scrape(self) -> metrics.Scrape:
+    async def scrape(self) -> Scrape:
         self._scheduling.export()
-        return metrics.scrape("ingress", own_worker_id())
+        return scrape("ingress", own_worker_id())
 
     async def __del__(self) -> None:
         if "_listener" in self.__dict__:  # the attribute is absent if the replica did not start

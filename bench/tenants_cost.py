@@ -38,7 +38,7 @@ from bench.goals.verdict import conclude
 from cluster.config.application import AppConfig, parse
 from cluster.config.ingress import IngressConfig
 from cluster.config.tenants.limits import MOST_BUDGET, MOST_CONCURRENT, MOST_PER_MINUTE, Limits
-from cluster.metrics import Scrape
+from cluster.metrics.page import Scrape
 from tests.component.app_with_fakes import NoEvents, an_app
 from tests.component.fake_engines import FakeEngines
 

@@ -8,7 +8,7 @@ from cluster.config.network import NetworkConfig
 from cluster.config.pools import PoolConfig
 from cluster.messages.ids import CellName, Pool, WorkerId
 from cluster.messages.reports import ReportReply
-from cluster.metrics import Scrape
+from cluster.metrics.page import Scrape
 from cluster.rpc.connection import Service
 from cluster.serve_context import (
     own_interface_of,

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from cluster import metrics
 from cluster.engine.port import PullingEngine
 from cluster.errors import ServingError, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.reports import TransferSample
+from cluster.metrics.handoffs import HANDOFF, PULLS
 from cluster.step_stream.buffer import DeltaSink
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease_terms import Promise, Refusal
@@ -124,13 +124,13 @@ class KVPuller:
             self._lender.give_back(handoff, self._worker)
             raise
         if isinstance(answer, Promise):
-            metrics.PULLS.labels("redeemed").inc()
-            metrics.HANDOFF.labels("redeem").observe(_now() - asked_at)
+            PULLS.labels("redeemed").inc()
+            HANDOFF.labels("redeem").observe(_now() - asked_at)
             return asked_at + answer.remaining_s
         logger.warning(
             "request %s is computed here: no pull from %s: %s", request.request_id, handoff.worker, answer.why
         )
-        metrics.PULLS.labels("refused").inc()
+        PULLS.labels("refused").inc()
         return None
 
     def _ended(self, pull: "_Pull", first: TokenDelta) -> None:
@@ -143,7 +143,7 @@ class KVPuller:
             self._lender.give_back(pull.handoff, self._worker)  # an engine does not report blocks that it has not read
             if _now() < pull.deadline:  # the engine itself gives up a pull that is late
                 self._on_suspect(worker)
-            metrics.PULLS.labels("failed").inc()
+            PULLS.labels("failed").inc()
             logger.info("request %s was computed here: the pull from %s failed", pull.request.request_id, worker)
         elif seconds is not None and sources.pulled:
             self._samples.append(TransferSample(worker, sources.pulled, seconds))
@@ -198,7 +198,7 @@ class KVPuller:
     async def _compute_instead(self, pull: "_Pull", why: str) -> None:
         request_id = pull.request.request_id
         logger.warning("request %s is computed here after all: %s", request_id, why)
-        metrics.PULLS.labels("given_up").inc()
+        PULLS.labels("given_up").inc()
         try:
             await self._engine.renew_pulls({request_id: NEVER})  # from here on the pull does not count
             await self._engine.stop(request_id)
@@ -245,7 +245,7 @@ class _Pull:
 
     def put(self, delta: TokenDelta) -> None:
         if self.is_pending:
-            metrics.HANDOFF.labels("first_token").observe(_now() - self._started_at)
+            HANDOFF.labels("first_token").observe(_now() - self._started_at)
             self._on_first(self, delta)
             self.end()
         self._sink.put(delta)

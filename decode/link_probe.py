@@ -8,12 +8,12 @@ of a handoff that fails are given back.
 import itertools
 from typing import Protocol
 
-from cluster import metrics
 from cluster.engine.port import ProbingEngine
 from cluster.errors import PrefillFailed
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.transport import LinkSpeed
+from cluster.metrics.engines import UNCLAIMED_TOKENS
 from cluster.step_stream.buffer import DeltaSink, TokenBuffer
 from decode.link_speed import LinkSample, fit
 from kvtransfer.handoff import KVHandoff, PrefillResult
@@ -116,5 +116,5 @@ class LinkProbe:
                 num_pulled += sum(delta.prompt_sources.pulled for delta in deltas if delta.prompt_sources)
         finally:
             await self._puller.stop(request.request_id)
-            metrics.UNCLAIMED_TOKENS.labels("probe").inc(buffer.num_put)
+            UNCLAIMED_TOKENS.labels("probe").inc(buffer.num_put)
         return num_pulled

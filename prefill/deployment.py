@@ -6,7 +6,7 @@ from cluster.clients.scheduler_client import SchedulerClient
 from cluster.config.network import NetworkConfig
 from cluster.config.pools import PoolConfig
 from cluster.messages.ids import CellName, Pool
-from cluster.metrics import Scrape
+from cluster.metrics.page import Scrape
 from cluster.rpc.connection import Service
 from cluster.serve_context import (
     own_interface_of,

@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from functools import partial
 
-from cluster import metrics
 from cluster.engine.port import LendingEngine
 from cluster.errors import ServingError
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import RequestId
+from cluster.metrics.engines import UNCLAIMED_TOKENS
+from cluster.metrics.handoffs import LEASE_RELEASE, LEASES_ENDED, LEASES_OPEN
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, LeaseClaim, Redeem
 from kvtransfer.handoff import PrefillResult
@@ -53,7 +54,7 @@ class KVLender:
         self._sweeping: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
         for state in LeaseState:  # counted when metrics are collected
-            metrics.LEASES_OPEN.labels(state).set_function(partial(self._leases.count, state))
+            LEASES_OPEN.labels(state).set_function(partial(self._leases.count, state))
         service.on_call_of(PREFILL, self._prefill)
         service.on_call(REDEEM, self._redeem)
         service.on_call(EXTEND, self._extend)
@@ -65,10 +66,10 @@ class KVLender:
         """The engine has freed the blocks of these leases."""
         for lease, how in ended:
             if (cause := self._leases.ended(lease, how)) is not None:
-                metrics.LEASES_ENDED.labels(cause).inc()
+                LEASES_ENDED.labels(cause).inc()
             self._engine_keeps_until.pop(lease, None)
             if (since := self._unwanted_since.pop(lease, None)) is not None:
-                metrics.LEASE_RELEASE.observe(_now() - since)
+                LEASE_RELEASE.observe(_now() - since)
         if not self._leases and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
@@ -93,7 +94,7 @@ class KVLender:
     ) -> PrefillResult:
         result, kept_since = prefilled
         if request.is_probe:
-            metrics.UNCLAIMED_TOKENS.labels("probe").inc(len(result.first.token_ids))
+            UNCLAIMED_TOKENS.labels("probe").inc(len(result.first.token_ids))
         handoff = result.handoff
         assert handoff is not None
         digest = handoff.digest_of(request.prompt_token_ids)
@@ -115,7 +116,7 @@ class KVLender:
             await self._engine.abort(request.request_id)
             if prefilled := await prefilling:
                 if not request.is_probe:
-                    metrics.UNCLAIMED_TOKENS.labels("abandoned").inc(len(prefilled[0].first.token_ids))
+                    UNCLAIMED_TOKENS.labels("abandoned").inc(len(prefilled[0].first.token_ids))
                 self._grant(connection, request, prefilled)
                 self._end(self._leases.withdraw(request.request_id, connection))
         except Exception as error:  # a dead engine keeps no blocks

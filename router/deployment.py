@@ -3,10 +3,22 @@
 import asyncio
 import logging
 
-from cluster import compiled, metrics
+from cluster import compiled
 from cluster.config.network import NetworkConfig
 from cluster.config.scheduler import SchedulerConfig
 from cluster.messages.ids import CellName
+from cluster.metrics.handoffs import TOLERANCE, set_links
+from cluster.metrics.page import Scrape, scrape
+from cluster.metrics.scheduler import (
+    HOLDS,
+    INDEX_BLOCKS,
+    INDEX_EXACT,
+    PLACED,
+    QUEUE,
+    REQUEST_ERROR,
+    STEP_ERROR,
+    WORKERS,
+)
 from cluster.observability.logging import set_up_logging
 from cluster.rpc.listener import Listener
 from cluster.serve_context import join_cluster, own_interface_of, own_node, own_worker_id, scheduler_registry
@@ -48,28 +60,28 @@ class Scheduler:
         """Close all connections: every peer then looks for the newest Scheduler."""
         self._closing = asyncio.create_task(self._listener.close())
 
-    async def scrape(self) -> metrics.Scrape:
+    async def scrape(self) -> Scrape:
         export(self._state, asyncio.get_running_loop().time())
-        return metrics.scrape("scheduler", own_worker_id())
+        return scrape("scheduler", own_worker_id())
 
 
 def export(state: RouterState, now: float) -> None:
     """Set the metrics that show what the Scheduler knows now. What happens is counted where it happens."""
     view = state.view(now)
-    metrics.WORKERS.labels("prefill").set(view.num_prefill)
-    metrics.WORKERS.labels("decode").set(view.num_decode)
-    metrics.PLACED.clear()  # drops workers that are gone
+    WORKERS.labels("prefill").set(view.num_prefill)
+    WORKERS.labels("decode").set(view.num_decode)
+    PLACED.clear()  # drops workers that are gone
     for worker in view.workers:
-        metrics.PLACED.labels(worker.pool, worker.worker).set(worker.num_placed)
-    metrics.set_links(view)
-    metrics.HOLDS.clear()  # drops holds that are over
+        PLACED.labels(worker.pool, worker.worker).set(worker.num_placed)
+    set_links(view)
+    HOLDS.clear()  # drops holds that are over
     for held in state.suspects.held(now):
-        metrics.HOLDS.labels(held.ingress, held.worker).set(held.seconds)
-    metrics.INDEX_BLOCKS.set(state.index.num_blocks)
-    metrics.INDEX_EXACT.set(sum(state.index.is_exact(worker.worker) for worker in view.workers))
-    metrics.QUEUE.set(state.num_waiting)
+        HOLDS.labels(held.ingress, held.worker).set(held.seconds)
+    INDEX_BLOCKS.set(state.index.num_blocks)
+    INDEX_EXACT.set(sum(state.index.is_exact(worker.worker) for worker in view.workers))
+    QUEUE.set(state.num_waiting)
     for (prefill, decode), tolerance in state.trust.tolerances().items():
-        metrics.TOLERANCE.labels(prefill, decode).set(tolerance)
+        TOLERANCE.labels(prefill, decode).set(tolerance)
     _export_errors(state.models)
 
 
@@ -77,8 +89,8 @@ def _export_errors(models: LatencyModels) -> None:
     for kind, steps in models.errors().items():
         for step, error in (("prefill", steps.prefill), ("decode", steps.decode)):
             if error is not None:
-                metrics.STEP_ERROR.labels(kind, step).set(error)
+                STEP_ERROR.labels(kind, step).set(error)
     for path, seen in models.bias.errors().items():
         for figure, error in (("ttft", seen.ttft), ("tpot", seen.tpot)):
             if error is not None:
-                metrics.REQUEST_ERROR.labels(path, figure).set(error)
+                REQUEST_ERROR.labels(path, figure).set(error)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from cluster import metrics
 from cluster.errors import ServingError
 from cluster.messages.ids import Address, IngressId, SloClass, WorkerId
 from cluster.messages.kv_events import KvEvents
@@ -20,6 +19,7 @@ from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta
 from cluster.messages.scheduler_events import Events, OpenRequests, Pause, WorkerLeft
 from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
+from cluster.metrics.scheduler import PAUSES_ASKED, PLACEMENT, count_placement
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import (
     EVENTS,
@@ -107,7 +107,7 @@ class SchedulerService:
         connection = self._ingresses.connection_of(ingress) if ingress is not None else None
         if isinstance(connection, Connection) and connection.is_open:
             connection.post(PAUSE, pause)
-            metrics.PAUSES_ASKED.labels(slo_class).inc()
+            PAUSES_ASKED.labels(slo_class).inc()
             logger.debug("ingress %s is asked to pause request %s of class %s", ingress, pause.request_id, slo_class)
 
     def _open_requests(self, connection: Connection, message: OpenRequests) -> None:
@@ -218,8 +218,8 @@ class SchedulerService:
 
 
 def _count(answer: Placement | Rejection, seconds: float) -> None:
-    metrics.PLACEMENT.observe(seconds)
-    metrics.count_placement(answer)
+    PLACEMENT.observe(seconds)
+    count_placement(answer)
 
 
 def _count_later(answer: asyncio.Future[Placement | Rejection], seconds: float) -> None:

@@ -9,7 +9,7 @@ from api.wire.response_headers import EXPOSED
 from cluster.cli.main import argument_parser
 from cluster.config.engine_arguments import BATON_SETS, HASHED_ALIKE, LIKE_THE_OTHER_POOL, RULED
 from cluster.messages.views import QueuedRequest
-from cluster.metrics import scrape
+from cluster.metrics.page import scrape
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

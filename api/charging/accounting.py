@@ -22,7 +22,7 @@ from api.metering.upkeep import LedgerUpkeep
 from api.state.lifecycle import ChatState
 from cluster.config.application import AppConfig
 from cluster.errors import InvalidRequest
-from cluster.metrics import Scrape
+from cluster.metrics.page import Scrape
 from cluster.repository import REPO_ROOT
 from router.session.receipt import RequestObserver
 

@@ -26,9 +26,9 @@ from api.identity.access import AccessPort
 from api.wire.errors import FULL_REPLICA_RETRY_S
 from api.wire.query import flag_in
 from api.wire.response_headers import EXPOSED
-from cluster import metrics
 from cluster.config.ingress import IngressConfig
 from cluster.errors import UNFORESEEN, InvalidRequest, Misdirected, Overloaded, ServingError
+from cluster.metrics.requests import HTTP_REFUSALS
 
 logger = logging.getLogger("baton.ingress")
 
@@ -75,7 +75,7 @@ class Edge:
             is_foreign = head.origin is not None and self._origins.is_listed(head.origin)
             await (self._with_cors if is_foreign else self._admitted)(scope, receive, exchange.send)
         except ServingError as error:
-            metrics.HTTP_REFUSALS.labels(error.code or "").inc()
+            HTTP_REFUSALS.labels(error.code or "").inc()
             await error_response(error)(scope, receive, exchange.send)
         finally:
             exchange.close()
@@ -123,7 +123,7 @@ class Edge:
                 raise
             task.uncancel()
         except ServingError as error:
-            metrics.HTTP_REFUSALS.labels(error.code or "").inc()
+            HTTP_REFUSALS.labels(error.code or "").inc()
             await error_response(error)(scope, receive, send)
         except Exception:
             logger.exception("%s %s failed", scope["method"], scope["path"])

@@ -26,13 +26,13 @@ from api.frontend.reasoning_counter import ReasoningCounter
 from api.frontend.vllm_errors import serving_error
 from api.safety.screening import Screening
 from api.structured.compilers import Compilers
-from cluster import metrics
 from cluster.engine.block_hashes import BlockHasher
 from cluster.engine.sampling_params import encode_sampling_params, is_resumable, is_verifiable
 from cluster.errors import UNFORESEEN, ConstraintFailed, InvalidRequest, ServingError
 from cluster.messages.generation import GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import RequestId, SloClass
 from cluster.messages.placement import Placement
+from cluster.metrics.requests import CONSTRAINTS
 from router.session.receipt import RequestObserver, Terms
 from router.session.session import Session
 
@@ -206,7 +206,7 @@ class Generation:
             raise
         except ServingError as error:
             if isinstance(error, ConstraintFailed):
-                metrics.CONSTRAINTS.labels("ended").inc()
+                CONSTRAINTS.labels("ended").inc()
             call.error = error
             raise GenerationError(str(error)) from error
         except Exception as error:

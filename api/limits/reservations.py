@@ -21,9 +21,9 @@ from api.limits.script import ReservationScript, Unanswered, script_text
 from api.limits.seeds import Seeds, SpentPort
 from api.limits.settlements import Settlement, Settlements
 from api.state.redis.client import RedisClient
-from cluster import metrics
 from cluster.config.tenants.limits import LimitsConfig
 from cluster.errors import LimitsUnavailable, StateUnavailable
+from cluster.metrics.tenants import LIMIT_DECISIONS
 
 RENEWALS = 3
 """Renewals of a reservation in its lifetime. More costs more calls to Redis; fewer ends the reservation of a running
@@ -110,7 +110,7 @@ class Reservations:
         """
         error = self._refusals.of(buckets, asyncio.get_running_loop().time())
         if error is not None:
-            metrics.LIMIT_DECISIONS.labels("denied", "before").inc()
+            LIMIT_DECISIONS.labels("denied", "before").inc()
             raise error
 
     async def reserve(self, tenant: str, buckets: tuple[Bucket, ...], asked: Amounts) -> Reservation:
@@ -128,10 +128,10 @@ class Reservations:
         answer, is_local = await self._decided(tenant, entry)
         counted = "locally" if is_local else "redis"
         if isinstance(answer, Denied):
-            metrics.LIMIT_DECISIONS.labels("denied", counted).inc()
+            LIMIT_DECISIONS.labels("denied", counted).inc()
             self._refusals.note(buckets, answer, asyncio.get_running_loop().time())
             raise refusal(buckets, answer, entry.reserved)
-        metrics.LIMIT_DECISIONS.labels("granted", counted).inc()
+        LIMIT_DECISIONS.labels("granted", counted).inc()
         entry = entry._replace(taken_at_ms=answer.now_ms)
         reservation = Reservation(self, tenant, entry, answer.rooms, is_local)
         self._open.add(reservation)
@@ -247,5 +247,5 @@ class Reservations:
         return self._now_ms() + self._ahead_ms
 
     def _unavailable(self, why: str) -> LimitsUnavailable:
-        metrics.LIMIT_DECISIONS.labels("denied", "nowhere").inc()
+        LIMIT_DECISIONS.labels("denied", "nowhere").inc()
         return LimitsUnavailable(f"{why}; this lasts until the service that counts is back", RETRY_AFTER_S)

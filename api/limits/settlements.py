@@ -12,7 +12,7 @@ from api.limits.budget import Entry
 from api.limits.limits import Amounts
 from api.limits.script import ReservationScript
 from api.state.redis.client import RedisCall
-from cluster import metrics
+from cluster.metrics.tenants import SETTLEMENTS_LOST, SETTLEMENTS_WAITING
 
 logger = logging.getLogger("baton.limits")
 
@@ -59,7 +59,7 @@ class Settlements:
     def add(self, settlement: Settlement) -> None:
         if self._num_waiting >= MAX_WAITING:
             self._take(max(self._waiting, key=lambda tenant: len(self._waiting[tenant])))
-            metrics.SETTLEMENTS_LOST.inc()
+            SETTLEMENTS_LOST.inc()
         self._waiting.setdefault(settlement.tenant, deque()).append(settlement)
         self._num_waiting += 1
         self._count()
@@ -95,7 +95,7 @@ class Settlements:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._waiting:
             logger.error("%d settlements of requests are lost: Redis has not taken them", self._num_waiting)
-            metrics.SETTLEMENTS_LOST.inc(self._num_waiting)
+            SETTLEMENTS_LOST.inc(self._num_waiting)
             self._waiting.clear()
             self._num_waiting = 0
             self._count()
@@ -155,4 +155,4 @@ class Settlements:
         self._num_waiting += len(batch)
 
     def _count(self) -> None:
-        metrics.SETTLEMENTS_WAITING.set(self._num_waiting)
+        SETTLEMENTS_WAITING.set(self._num_waiting)

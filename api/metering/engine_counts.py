@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from api.metering.differences import EngineCount
-from cluster.metrics import Scrape
+from cluster.metrics.page import Scrape
 
 GENERATED = "vllm:generation_tokens_total"
 STARTED = "process_start_time_seconds"

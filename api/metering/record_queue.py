@@ -14,7 +14,7 @@ import msgspec
 
 from api.metering.spool import SEGMENT_BYTES, Spool, num_bytes, put_aside, records_in
 from api.state.postgres.ledger.entries import Opening, UsageRow
-from cluster.metrics import USAGE_RECORDS, USAGE_RECORDS_WAITING
+from cluster.metrics.tenants import USAGE_RECORDS, USAGE_RECORDS_WAITING
 
 logger = logging.getLogger("baton.metering")
 

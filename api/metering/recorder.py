@@ -23,7 +23,7 @@ from api.metering.record_queue import Closed, Opened, Record, RecordQueue, Withd
 from api.metering.spool import LeftOver, ledgers_in, left_over, put_aside
 from api.state.postgres.ledger.entries import Opening, UsageRow
 from cluster.errors import InvalidRequest, ServingError, StateUnavailable
-from cluster.metrics import USAGE_RECORDS
+from cluster.metrics.tenants import USAGE_RECORDS
 
 logger = logging.getLogger("baton.metering")
 

@@ -11,7 +11,7 @@ from api.safety.guards.guard import Guard, GuardUnavailable
 from api.safety.policy import Policy, SafetyStage
 from api.safety.scans.rules import Rules, TextRole, counted
 from api.safety.verdict import Category, highest
-from cluster import metrics
+from cluster.metrics.safety import SAFETY_FAILURES
 
 
 class Tokens(NamedTuple):
@@ -64,7 +64,7 @@ async def ask_guard(stages: Stages, text: str, policy: Policy, notes: GuardNotes
         scores = counted(role, scores)
     except (GuardUnavailable, GuardNonsense) as error:
         notes.was_asked = True
-        metrics.SAFETY_FAILURES.labels(SafetyStage.GUARD).inc()
+        SAFETY_FAILURES.labels(SafetyStage.GUARD).inc()
         notes.error = str(error) or type(error).__name__
         notes.about = text if notes.about is None else notes.about
         notes.is_nonsense |= isinstance(error, GuardNonsense)

@@ -11,7 +11,7 @@ from api.server.cell_views import CellViews
 from cluster.messages.ids import CellName
 from cluster.messages.reports import REPORT_INTERVAL_S
 from cluster.messages.views import CellsView, ClusterView, QueuedRequest, Readiness
-from cluster.metrics import Scrape, render
+from cluster.metrics.page import Scrape, render
 from cluster.rpc.shared_answer import SharedAnswer
 from cluster.serve_context import Deployment, broadcast, connected_handles
 

@@ -17,9 +17,9 @@ from api.edge.error_response import error_response
 from api.edge.request_id import HEADER, request_id_of
 from api.server.head_limits import HeadLimits
 from api.wire.errors import FULL_REPLICA_RETRY_S
-from cluster import metrics
 from cluster.config.ingress import IngressConfig
 from cluster.errors import InvalidRequest, Overloaded, RequestTimedOut, ServingError
+from cluster.metrics.requests import HTTP_REFUSALS
 
 LINGER_S = 2.0
 """How long a connection that is to be closed is still read, in seconds, so that its client can read the answer before
@@ -198,7 +198,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """End the connection if one of its deadlines is over."""
         deadlines = self._deadlines
         if deadlines.unread is not None and deadlines.unread <= now:
-            metrics.HTTP_REFUSALS.labels("client_too_slow").inc()
+            HTTP_REFUSALS.labels("client_too_slow").inc()
             self.transport.abort()
         elif deadlines.request is None or deadlines.request > now:
             return
@@ -224,7 +224,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._deadlines.expect_request_within(LINGER_S)
 
     def _refuse(self, error: ServingError) -> None:
-        metrics.HTTP_REFUSALS.labels(error.code or "").inc()
+        HTTP_REFUSALS.labels(error.code or "").inc()
         answering = self._answering
         if answering is not None and answering is self.cycle and answering.more_body and not answering.response_started:
             _disconnect(answering)  # the application waits for the rest of this body, which never comes

@@ -5,9 +5,20 @@ from itertools import islice
 
 import msgspec
 
-from cluster import metrics
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.scheduler_events import HandoffChecked
+from cluster.metrics.handoffs import CONVICTIONS, VERIFICATIONS
+from cluster.metrics.requests import (
+    ATTEMPTS,
+    GOODPUT,
+    OUTPUT_TOKENS,
+    PAUSES,
+    PREDICTION_RATIO,
+    REQUEST_PROMPT_TOKENS,
+    REQUESTS,
+    TPOT,
+    TTFT,
+)
 from kvtransfer import verify
 from router.session.receipt import RouteReceipt
 
@@ -26,30 +37,30 @@ class ReceiptLog:
     def closed(self, receipt: RouteReceipt) -> None:
         self._kept.append(receipt)
         path = receipt.path or "none"
-        metrics.REQUESTS.labels(path, receipt.outcome).inc()
-        metrics.OUTPUT_TOKENS.inc(receipt.num_output_tokens)
-        metrics.ATTEMPTS.inc(receipt.num_attempts)
-        metrics.PAUSES.labels(receipt.slo_class).inc(receipt.num_pauses)
+        REQUESTS.labels(path, receipt.outcome).inc()
+        OUTPUT_TOKENS.inc(receipt.num_output_tokens)
+        ATTEMPTS.inc(receipt.num_attempts)
+        PAUSES.labels(receipt.slo_class).inc(receipt.num_pauses)
         if receipt.result is not None:
-            metrics.GOODPUT.labels(receipt.slo_class, path, receipt.result).inc()
+            GOODPUT.labels(receipt.slo_class, path, receipt.result).inc()
         if receipt.ttft_s is not None:
-            metrics.TTFT.labels(path).observe(receipt.ttft_s)
+            TTFT.labels(path).observe(receipt.ttft_s)
         if receipt.tpot_s is not None:
-            metrics.TPOT.labels(path).observe(receipt.tpot_s)
+            TPOT.labels(path).observe(receipt.tpot_s)
         _count_sources("prefill", receipt.prefill_sources)
         _count_sources("decode", receipt.sources)
         _compare(receipt, path)
 
     def verified(self, checked: HandoffChecked) -> None:
-        metrics.VERIFICATIONS.labels(checked.verdict).inc()
+        VERIFICATIONS.labels(checked.verdict).inc()
         if checked.verdict.is_strike and checked.num_strikes >= verify.MAX_STRIKES:
-            metrics.CONVICTIONS.labels(checked.verdict).inc()
+            CONVICTIONS.labels(checked.verdict).inc()
 
 
 def _count_sources(role: str, sources: PromptTokenSources | None) -> None:
     if sources is not None:
         for source, count in msgspec.structs.asdict(sources).items():
-            metrics.REQUEST_PROMPT_TOKENS.labels(role, source).inc(count)
+            REQUEST_PROMPT_TOKENS.labels(role, source).inc(count)
 
 
 def _compare(receipt: RouteReceipt, path: str) -> None:
@@ -58,6 +69,6 @@ def _compare(receipt: RouteReceipt, path: str) -> None:
     if predicted is None or receipt.num_attempts != 1:
         return
     if receipt.ttft_s is not None and predicted.ttft_s > 0:
-        metrics.PREDICTION_RATIO.labels(path, "ttft").observe(receipt.ttft_s / predicted.ttft_s)
+        PREDICTION_RATIO.labels(path, "ttft").observe(receipt.ttft_s / predicted.ttft_s)
     if receipt.tpot_s is not None and predicted.tpot_s > 0:
-        metrics.PREDICTION_RATIO.labels(path, "tpot").observe(receipt.tpot_s / predicted.tpot_s)
+        PREDICTION_RATIO.labels(path, "tpot").observe(receipt.tpot_s / predicted.tpot_s)

@@ -1,7 +1,6 @@
 """Scheduling: how an ingress replica reaches the Scheduler, or the Schedulers of several cells."""
 
 from api.server.cell_views import CellViews
-from cluster import metrics
 from cluster.clients.drain_watch import DrainWatch
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.worker_cells import WorkerCells
@@ -9,6 +8,7 @@ from cluster.clients.worker_client import WorkerConnections
 from cluster.config.application import AppConfig
 from cluster.messages.ids import CellName
 from cluster.messages.views import Readiness
+from cluster.metrics.scheduler import CELL_LEFT, CELL_REQUESTS
 from cluster.serve_context import application, cell_states, scheduler_finder
 from router.cells.cell_chooser import CellChooser
 from router.session.cell_board import CellBoard
@@ -55,7 +55,7 @@ class Scheduling:
         """Set the metrics that show what is known now."""
         if self._cell_port is not None:
             for cell, number in self._cell_port.num_open.items():
-                metrics.CELL_REQUESTS.labels(cell).set(number)
+                CELL_REQUESTS.labels(cell).set(number)
 
     def close(self) -> None:
         if self._drain_watch is not None:
@@ -67,4 +67,4 @@ class Scheduling:
 
 
 def _count(cell: CellName, why: LeftBecause) -> None:
-    metrics.CELL_LEFT.labels(cell, why).inc()
+    CELL_LEFT.labels(cell, why).inc()

@@ -22,9 +22,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from cluster import metrics
 from cluster.config.structured_output import StructuredOutputConfig
 from cluster.errors import InvalidRequest, Overloaded, ServingError, TooManyRequests
+from cluster.metrics.requests import CONSTRAINTS
 
 logger = logging.getLogger("baton.compilers")
 
@@ -114,7 +114,7 @@ class Compilers:
                     self._idle.append(trial)
                 else:
                     await trial.end()
-        metrics.CONSTRAINTS.labels(trial.result).inc()
+        CONSTRAINTS.labels(trial.result).inc()
         self._verdicts[key] = verdict
         if len(self._verdicts) > MAX_VERDICTS:
             self._verdicts.popitem(last=False)

@@ -18,7 +18,6 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.version import __version__ as vllm_version
 
-from cluster import metrics
 from cluster.config.pools import DEFAULT_BLOCK_SIZE, PoolConfig
 from cluster.engine.block_hashes import use_fixed_seed
 from cluster.engine.environment import environment_of, reserve_port, transport_of
@@ -38,6 +37,7 @@ from cluster.errors import EngineLost, ServingError, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.reports import StepSample, WorkerLoad
+from cluster.metrics.engines import UNCLAIMED_TOKENS
 from cluster.network.interface import Interface
 from cluster.repository import resolve_model
 from cluster.step_stream.buffer import TokenBuffer
@@ -117,7 +117,7 @@ class Engine:
         await self.generations.start(request, None, buffer)
         while await buffer.next():
             pass
-        metrics.UNCLAIMED_TOKENS.labels("warm-up").inc(buffer.num_put)
+        UNCLAIMED_TOKENS.labels("warm-up").inc(buffer.num_put)
         self._steps.take_samples()  # no other step takes so long
 
     def load(self) -> WorkerLoad:

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from cluster import metrics
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.config.network import NetworkConfig
 from cluster.config.scaling import ScalingConfig
 from cluster.messages.ids import CellName, Pool
+from cluster.metrics.page import Scrape, scrape
 from cluster.observability.logging import set_up_logging
 from cluster.scaling.autoscaler import Autoscaler
 from cluster.scaling.pool_sizes import PoolSizes
@@ -48,5 +48,5 @@ class PoolScaler:
         if self._task.done():
             raise RuntimeError("the loop that sizes the pools has ended") from self._task.exception()
 
-    async def scrape(self) -> metrics.Scrape:
-        return metrics.scrape("scaler", own_worker_id())
+    async def scrape(self) -> Scrape:
+        return scrape("scaler", own_worker_id())

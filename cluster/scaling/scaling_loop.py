@@ -6,10 +6,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from cluster import metrics
 from cluster.errors import WorkerUnreachable
 from cluster.messages.ids import Pool
 from cluster.messages.scaling import LoadReading, ScalingAsk
+from cluster.metrics.scaling import EXPECTED_REQUESTS, POOL_TARGET, POOL_WANTED, RETIRING, SCALING_CORRECTION
 from cluster.scaling.autoscaler import Autoscaler
 from cluster.scaling.pool_sizes import PoolSizes
 from cluster.scaling.serve_view import ServeAway, ServeState
@@ -99,8 +99,8 @@ class ScalingLoop:
     def _show(self, wanted: PoolSizes, targets: PoolSizes) -> None:
         policy = self._autoscaler.policy
         for pool in Pool:
-            metrics.POOL_WANTED.labels(pool).set(wanted.of(pool))
-            metrics.POOL_TARGET.labels(pool).set(targets.of(pool))
-        metrics.RETIRING.set(len(self._autoscaler.retiring))
-        metrics.EXPECTED_REQUESTS.set(policy.expected_per_s)
-        metrics.SCALING_CORRECTION.set(policy.correction)
+            POOL_WANTED.labels(pool).set(wanted.of(pool))
+            POOL_TARGET.labels(pool).set(targets.of(pool))
+        RETIRING.set(len(self._autoscaler.retiring))
+        EXPECTED_REQUESTS.set(policy.expected_per_s)
+        SCALING_CORRECTION.set(policy.correction)

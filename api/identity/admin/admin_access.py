@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from api.identity.admin.admin_key import ADMIN_PREFIX
 from api.identity.credentials import Headers, key_of
 from api.identity.keys import PREFIX, invalid_key
-from cluster import metrics
 from cluster.errors import Unauthorized
+from cluster.metrics.tenants import ADMIN_REFUSALS
 
 
 class AdminAccess:
@@ -24,19 +24,19 @@ class AdminAccess:
             try:
                 credential = key_of(headers)
             except Unauthorized:
-                metrics.ADMIN_REFUSALS.labels("malformed").inc()
+                ADMIN_REFUSALS.labels("malformed").inc()
                 raise
             self._check(credential, self._digest)
         return {}
 
     def _check(self, credential: str | None, digest: bytes) -> None:
         if credential is None:
-            metrics.ADMIN_REFUSALS.labels("missing").inc()
+            ADMIN_REFUSALS.labels("missing").inc()
             raise invalid_key(f"the admin port needs the admin key: send it as 'Authorization: Bearer {ADMIN_PREFIX}…'")
         if hmac.compare_digest(_digest(credential), digest):
             return
         is_of_tenant = credential.startswith(PREFIX)
-        metrics.ADMIN_REFUSALS.labels("tenant_key" if is_of_tenant else "wrong").inc()
+        ADMIN_REFUSALS.labels("tenant_key" if is_of_tenant else "wrong").inc()
         if is_of_tenant:
             raise invalid_key("the admin port takes the admin key, and no API key of a tenant")
         raise invalid_key("this is not the admin key of this service")

@@ -15,7 +15,7 @@ import msgspec
 from api.safety.audit.event import SafetyEvent
 from api.state.lifecycle import ChatState
 from cluster.errors import Conflict, ServingError, StateUnavailable
-from cluster.metrics import SAFETY_EVENTS, SAFETY_EVENTS_WAITING
+from cluster.metrics.safety import SAFETY_EVENTS, SAFETY_EVENTS_WAITING
 
 logger = logging.getLogger("baton.safety")
 

@@ -12,8 +12,8 @@ from api.safety.policy_folder import PolicyInForce
 from api.safety.stages import GuardNotes, Stages
 from api.safety.verdict import StageVerdict, highest
 from api.state.postgres.stores.items import new_id
-from cluster import metrics
 from cluster.errors import StateUnavailable
+from cluster.metrics.safety import SAFETY_DECISIONS
 
 WITHHELD = frozenset({SafetyAction.BLOCKED, SafetyAction.CUT, SafetyAction.FAILED_CLOSED})
 """The actions whose texts may be kept. What passes with masks is not kept without them."""
@@ -84,7 +84,7 @@ class DecisionRecord:
         verdicts = verdicts_of(self._stages, in_force.policy, found)
         if action is SafetyAction.PASSED and not verdicts:
             action = SafetyAction.NOT_SCANNED  # the stages that the policy has had no reason to look
-        metrics.SAFETY_DECISIONS.labels(direction, action).inc()
+        SAFETY_DECISIONS.labels(direction, action).inc()
         event, policy = new_id("sfe"), in_force.policy
         if action is SafetyAction.PASSED and not policy.audits_all:
             return event

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import pytest
 
-from cluster import metrics
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
+from cluster.metrics.handoffs import LEASES_ENDED
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.frames import Method
 from cluster.rpc.listener import Listener, connect
@@ -111,7 +111,7 @@ async def is_refused(decode: Connection, method: Method[A, Promise | Refusal], a
 
 
 def ended(how: LeaseEnd) -> float:
-    return metrics.LEASES_ENDED.labels(how)._value.get()
+    return LEASES_ENDED.labels(how)._value.get()
 
 
 async def test_handoff_is_redeemed_once_and_extended_by_its_holder() -> None:

@@ -16,9 +16,9 @@ from vllm.tokenizers import get_tokenizer
 from api.structured import compilers as module
 from api.structured.compilers import Compilers
 from api.structured.tokens import BYTES, tokens_of
-from cluster import metrics
 from cluster.config.structured_output import StructuredOutputConfig
 from cluster.errors import InvalidRequest, Overloaded, TooManyRequests
+from cluster.metrics.requests import CONSTRAINTS
 from cluster.repository import REPO_ROOT
 from tests.hostile.grammars.inputs import HONEST, SLOW_TO_COMPILE, Schema, mutual
 
@@ -37,7 +37,7 @@ def bomb(number: int) -> str:
 
 def results() -> Counter[str]:
     """The trials of this process until now, by their result."""
-    samples = [sample for family in metrics.CONSTRAINTS.collect() for sample in family.samples]
+    samples = [sample for family in CONSTRAINTS.collect() for sample in family.samples]
     return Counter({sample.labels["result"]: int(sample.value) for sample in samples})
 
 

@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from cluster.config.application import parse
 from cluster.config.network import TlsConfig
 from cluster.messages.ids import Address
-from cluster.metrics import render, scrape
+from cluster.metrics.page import render, scrape
 from cluster.network.certificates import LOOK_INTERVAL_S, MAX_FILE_BYTES, Certificates, use_certificates
 from cluster.rpc.connection import Connection, ConnectionLost, Service
 from cluster.rpc.listener import Listener, connect

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cluster.messages.ids import Address
-from cluster.metrics import render, scrape
+from cluster.metrics.page import render, scrape
 from cluster.network.handshake import ANSWER_BYTES, GREETING_BYTES, MAGIC, PROOF_BYTES, VERSION, ListenerHandshake
 from cluster.network.proving import MAX_UNPROVED, UnprovedConnections
 from cluster.network.secret import cluster_secret

@@ -8,7 +8,7 @@ import pytest
 from ray.serve.exceptions import RayServeException
 
 from api.server.cluster_handle import metrics_page_of
-from cluster.metrics import Family, MetricSample, Scrape
+from cluster.metrics.page import Family, MetricSample, Scrape
 from cluster.rpc.shared_answer import SharedAnswer
 
 MAX_AGE_S = 0.05

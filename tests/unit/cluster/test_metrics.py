@@ -6,17 +6,10 @@ import pytest
 
 from cluster.messages.ids import CellName, Path, WorkerId
 from cluster.messages.placement import Placement, Prediction, Rejection
-from cluster.metrics import (
-    LINKS,
-    REQUESTS,
-    Family,
-    MetricSample,
-    Scrape,
-    count_placement,
-    render,
-    scrape,
-    set_links,
-)
+from cluster.metrics.handoffs import LINKS, set_links
+from cluster.metrics.page import Family, MetricSample, Scrape, render, scrape
+from cluster.metrics.requests import REQUESTS
+from cluster.metrics.scheduler import count_placement
 from tests.unit.factories import a_decode_view, a_prefill_view, a_view
 
 D0 = WorkerId("d0")

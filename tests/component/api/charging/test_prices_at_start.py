@@ -8,7 +8,7 @@ from api.charging.accounting import Accounting
 from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
 from cluster.config.application import parse
-from cluster.metrics import Scrape
+from cluster.metrics.page import Scrape
 
 PRICES = """
 currency: usd

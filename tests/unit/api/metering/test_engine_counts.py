@@ -1,6 +1,6 @@
 from api.metering.differences import EngineCount
 from api.metering.engine_counts import GENERATED, STARTED, UNCLAIMED, UNREAD, engine_counts
-from cluster.metrics import Family, MetricSample, Scrape
+from cluster.metrics.page import Family, MetricSample, Scrape
 
 
 def scrape(deployment: str, replica: str, *samples: tuple[str, dict[str, str], float]) -> Scrape:

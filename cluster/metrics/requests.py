@@ -1,0 +1,59 @@
+"""Metrics of requests, counted by ingress replicas."""
+
+from prometheus_client import Counter, Histogram
+
+from cluster.metrics.buckets import LATENCY_BUCKETS_S
+
+REQUESTS = Counter("baton_requests", "Closed requests, by path and outcome.", ["path", "outcome"])
+HTTP_REFUSALS = Counter(
+    "baton_http_refusals",
+    "Requests and connections that an ingress replica refused before they reached a route, by error code.",
+    ["code"],
+)
+CONSTRAINTS = Counter(
+    "baton_constraints",
+    "Constraints of requests (schemas, regular expressions, grammars), by the result of their trial: compiled, invalid "
+    "or too costly; and answers that were ended because of their constraint.",
+    ["result"],
+)
+OUTPUT_TOKENS = Counter("baton_output_tokens", "Output tokens released to clients.")
+TTFT = Histogram(
+    "baton_time_to_first_token_seconds",
+    "Seconds from the arrival of a request at the ingress to its first token.",
+    ["path"],
+    buckets=LATENCY_BUCKETS_S,
+)
+TPOT = Histogram(
+    "baton_request_time_per_output_token_seconds",
+    "Mean seconds between the tokens of a request after the first one: (E2E - TTFT) / (output tokens - 1).",
+    ["path"],
+    buckets=LATENCY_BUCKETS_S,
+)
+GOODPUT = Counter(
+    "baton_goodput_requests",
+    "Closed requests, by SLO class, path and result for goodput. Requests that their clients ended do not count.",
+    ["slo_class", "path", "result"],
+)
+PREDICTION_RATIO = Histogram(
+    "baton_prediction_ratio",
+    "Actual divided by predicted TTFT or TPOT (label `of`), for requests that ran on their first placement.",
+    ["path", "of"],
+    buckets=(0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 4.0, 10.0),
+)
+REQUEST_PROMPT_TOKENS = Counter(
+    "baton_request_prompt_tokens",
+    "Prompt tokens of closed requests, by the source of their KV: on the worker that computed the prompt for a decode "
+    "worker (role prefill), and on the worker that generated (role decode).",
+    ["role", "source"],
+)
+ATTEMPTS = Counter(
+    "baton_attempts", "Placements of closed requests. A request has more than one if workers failed or it paused."
+)
+PAUSES = Counter(
+    "baton_pauses", "Pauses of closed requests, which gave their room to requests of a higher class.", ["slo_class"]
+)
+UNREAD_TOKENS = Counter(
+    "baton_unread_tokens",
+    "Generated tokens that came to an ingress replica for a session that had ended, by the worker that sent them.",
+    ["worker"],
+)
