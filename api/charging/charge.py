@@ -3,6 +3,9 @@
 A request has a session for each of its prompts. The first session that begins reserves for all of them, so that either
 all prompts are answered or none. The reservation is settled when no session runs any more, with what the rows of the
 ledger say: so limits and ledger count the same.
+
+Sessions begin when the limits have granted the request. Where the limits had ample room a moment ago, sessions begin at
+once, and their first token waits for the grant: then no request waits for Redis, whose answer comes before an engine's.
 """
 
 import asyncio
@@ -33,6 +36,8 @@ class Reserver(Protocol):
     """The part of `Reservations` that a charge needs."""
 
     def look(self, buckets: tuple[Bucket, ...]) -> None: ...
+
+    def expects_room(self, buckets: tuple[Bucket, ...], asked: Amounts) -> bool: ...
 
     async def reserve(self, tenant: str, buckets: tuple[Bucket, ...], asked: Amounts) -> Reservation: ...
 
@@ -112,9 +117,16 @@ class RequestCharge:
         tokens = before.tokens + num_prompt_tokens + most_output_tokens
         self._expected = Amounts(before.requests, tokens, before.cost + cost)
 
+    @property
+    def reserving(self) -> "asyncio.Future[Reservation] | None":
+        """What the first token of each session that has begun must wait for. It fails as `begin` does. None if there is
+        nothing to reserve, or if it is reserved.
+        """
+        return None if self._reserving is None or _is_granted(self._reserving) else self._reserving
+
     async def begin(self, request: GenerateRequest, terms: Terms, reasoning: Callable[[], int]) -> MeteredRequest:
-        """Reserve what the request may use, and open the entry of a session. Returns the observer of the session, which
-        must be closed or withdrawn. `reasoning`: as in `Meter.opened`.
+        """Reserve what the request may use, or begin to (`reserving`), and open the entry of a session. Returns the
+        observer of the session, which must be closed or withdrawn. `reasoning`: as in `Meter.opened`.
 
         Raises:
             RateLimited, QuotaExceeded: a limit has no room.
@@ -140,7 +152,11 @@ class RequestCharge:
         that it can be given back.
         """
         if self._reserving is None:
+            has_room = self._reserver.expects_room(self._buckets, self._expected)
             self._reserving = asyncio.create_task(self._reserved())
+            if has_room:
+                self._reserving.add_done_callback(_retrieve)  # a session that ends before its first token does not
+                return
         await asyncio.shield(self._reserving)
 
     async def _reserved(self) -> Reservation:
@@ -176,5 +192,15 @@ def settle_when_reserved(reserving: asyncio.Task[Reservation], used: Amounts) ->
 
 
 def _settle(reserving: asyncio.Task[Reservation], used: Amounts) -> None:
-    if not reserving.cancelled() and reserving.exception() is None:
+    if _is_granted(reserving):
         reserving.result().settle(used)
+
+
+def _is_granted(reserving: asyncio.Task[Reservation]) -> bool:
+    return reserving.done() and not reserving.cancelled() and reserving.exception() is None
+
+
+def _retrieve(reserving: asyncio.Task[Reservation]) -> None:
+    """Have asyncio not log the error of a task that nobody awaits."""
+    if not reserving.cancelled():
+        reserving.exception()

@@ -169,8 +169,8 @@ class Generation:
         compilers: Compilers,
         start_session: SessionFactory,
     ) -> Session:
-        """Start the session that answers the prompt, which must be run. The request is charged last: nothing that can
-        refuse it may come after. Raises ServingError.
+        """Start the session that answers the prompt, which must be run. The request is charged last: no check may come
+        after. Raises ServingError.
         """
         call, constraint = self._call, self.request.params.structured_outputs
         if constraint is not None:
@@ -184,10 +184,13 @@ class Generation:
             return start_session(generate, terms, None)
         metered = await call.charge.begin(generate, terms, self._num_reasoning_tokens)
         try:
-            return start_session(generate, terms, metered)
+            session = start_session(generate, terms, metered)
         except BaseException:
             metered.withdraw()
             raise
+        if (reserving := call.charge.reserving) is not None:
+            session.release_after(reserving)
+        return session
 
     def note(self, session: Session, delta: TokenDelta) -> None:
         """Keep in the call where a delta was generated, and the first sources of its prompt."""

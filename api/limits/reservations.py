@@ -17,6 +17,7 @@ from api.limits.fallback import LocalShares
 from api.limits.headers import rate_limit_headers, refusal
 from api.limits.limits import Amounts, Bucket
 from api.limits.recent_refusals import RecentRefusals
+from api.limits.recent_rooms import RecentRooms
 from api.limits.script import ReservationScript, Unanswered, script_text
 from api.limits.seeds import Seeds, SpentPort
 from api.limits.settlements import Settlement, Settlements
@@ -92,6 +93,7 @@ class Reservations:
         self._settlements = Settlements(self._script)
         self._local = LocalShares(num_replicas)
         self._refusals = RecentRefusals()
+        self._rooms = RecentRooms()
         self._config = config
         self._lifetime_ms = int(config.reservation_s * 1000)
         self._seeds = None if ledger is None else Seeds(ledger)
@@ -113,6 +115,12 @@ class Reservations:
             LIMIT_DECISIONS.labels("denied", "before").inc()
             raise error
 
+    def expects_room(self, buckets: tuple[Bucket, ...], asked: Amounts) -> bool:
+        """Whether the request may begin before it is granted: all of its limits had ample room a moment ago. What this
+        replica begins so without asking again is less than that room.
+        """
+        return self._rooms.take(buckets, asked, asyncio.get_running_loop().time())
+
     async def reserve(self, tenant: str, buckets: tuple[Bucket, ...], asked: Amounts) -> Reservation:
         """Reserve what a request may use at most, in all buckets or in none. `tenant`: its name in Redis.
 
@@ -132,6 +140,8 @@ class Reservations:
             self._refusals.note(buckets, answer, asyncio.get_running_loop().time())
             raise refusal(buckets, answer, entry.reserved)
         LIMIT_DECISIONS.labels("granted", counted).inc()
+        if not is_local:
+            self._rooms.note(buckets, answer.rooms, asyncio.get_running_loop().time())
         entry = entry._replace(taken_at_ms=answer.now_ms)
         reservation = Reservation(self, tenant, entry, answer.rooms, is_local)
         self._open.add(reservation)

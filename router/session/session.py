@@ -17,6 +17,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 
@@ -95,6 +96,10 @@ class Session:
         self._sources: PromptTokenSources | None = None
         self._tallies: list[AttemptTally] = []
         """The tokens of each attempt."""
+        self._granted: asyncio.Future[Any] | None = None
+        """What the first token waits for."""
+        self._is_denied = False
+        """It was not granted."""
 
     @property
     def placement(self) -> Placement | None:
@@ -108,6 +113,12 @@ class Session:
         if attempt == self._num_attempts and self._released and self._placement is not None:
             self._ports.decode.pause(self._placement.generating, self._attempt_id)
 
+    def release_after(self, granted: "asyncio.Future[Any]") -> None:
+        """No token leaves before this is done: the request is placed, and its prompt is computed, meanwhile. The error
+        of a grant that fails ends the request, which then counts as rejected.
+        """
+        self._granted = granted
+
     async def run(self) -> AsyncGenerator[TokenDelta, None]:
         """Yield the request's token deltas, in order per sequence.
 
@@ -116,7 +127,8 @@ class Session:
             InvalidRequest: the engine refused the request.
             ClientTooSlow: the reader of this stream lags too far behind.
             RequestQuarantined: engines were lost with the request.
-            ServingError: no worker is left to try, or to go on after the tokens that were released.
+            ServingError: no worker is left to try, or to go on after the tokens that were released; or what the first
+                token waits for has failed, whose error comes before all others.
         """
         outcome = Outcome.FAILED
         try:
@@ -130,12 +142,26 @@ class Session:
             raise
         except Overloaded:
             outcome = Outcome.REJECTED
+            await self._until_granted()
             raise
         except ServingError as error:
-            self._failed(error)
+            await self._until_granted()
+            if not self._is_denied:
+                self._failed(error)
             raise
         finally:
-            self._close(outcome)
+            self._close(Outcome.REJECTED if self._is_denied else outcome)
+
+    async def _until_granted(self) -> None:
+        """Raises ServingError."""
+        if self._granted is None:
+            return
+        granted, self._granted = self._granted, None
+        try:
+            await asyncio.shield(granted)
+        except ServingError:
+            self._is_denied = True
+            raise
 
     async def _deltas(self) -> AsyncGenerator[TokenDelta, None]:
         failure: WorkerFailed | None = None
@@ -146,6 +172,8 @@ class Session:
             try:
                 async with aclosing(attempt), aclosing(attempt.opening()) as opening:
                     async for delta in opening:
+                        if self._granted is not None:
+                            await self._until_granted()
                         self._note_released(delta, tally)
                         yield delta
                     if attempt.stream is None:
@@ -153,6 +181,8 @@ class Session:
                     async for delta in attempt.stream:
                         tally.generated(delta)
                         attempt.check_finish(delta)
+                        if self._granted is not None:
+                            await self._until_granted()
                         self._note_released(delta, tally)
                         yield delta
                 return

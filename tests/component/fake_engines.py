@@ -54,6 +54,8 @@ class FakeEngines:
     def reset(self) -> None:
         self.says("Paris is nice.")
         self.error: Exception | None = None
+        self.first_token_s = 0.0
+        """Time until the first token, in seconds."""
         self.requests: list[GenerateRequest] = []
         self.block_hashes: list[list[bytes]] = []
         self.forced_paths: list[Path | None] = []
@@ -120,10 +122,17 @@ class FakeSession:
         self._deltas = deltas
         self._num_prompt_tokens = num_prompt_tokens
         self._observer = observer
+        self._granted: asyncio.Future[Any] | None = None
+
+    def release_after(self, granted: "asyncio.Future[Any]") -> None:
+        self._granted = granted
 
     async def run(self) -> AsyncGenerator[TokenDelta, None]:
         num_delivered = 0
         try:
+            await asyncio.sleep(self._engines.first_token_s)
+            if self._granted is not None:
+                await self._granted
             for delta in self._deltas:
                 num_delivered += len(delta.token_ids)
                 yield delta

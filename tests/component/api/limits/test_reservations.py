@@ -110,6 +110,21 @@ def decisions(decision: str, counted: str) -> float:
     return REGISTRY.get_sample_value("baton_limit_decisions_total", labels) or 0.0
 
 
+async def test_requests_may_begin_early_where_redis_has_said_that_there_is_ample_room(
+    replicas: MakeReplicas, killable_redis: KillableRedis
+) -> None:
+    which, one = buckets(key=Limits(requests_per_minute=10)), Amounts(1)
+    (replica,) = replicas(1)
+    assert not replica.expects_room(which, one)
+    for _ in range(3):
+        await replica.reserve(TENANT, which, one)
+    assert [replica.expects_room(which, one) for _ in range(3)] == [True, True, False]  # half of the limit stays
+    killable_redis.kill()
+    other = buckets(project=Limits(requests_per_minute=3 * 10))
+    await replica.reserve(TENANT, other, one)
+    assert not replica.expects_room(other, one)  # the replica has granted it alone
+
+
 async def die(replica: Reservations) -> None:
     """As a process that is killed: nothing is renewed or settled any more."""
     present(replica._renewing).cancel()

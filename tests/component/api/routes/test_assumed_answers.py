@@ -43,6 +43,9 @@ class OneTenant:
 
     def look(self, buckets: tuple[Bucket, ...]) -> None: ...
 
+    def expects_room(self, buckets: tuple[Bucket, ...], asked: Amounts) -> bool:
+        return False
+
     def settle_open(self, reservation: Reservation, actual: Amounts) -> None:
         """The requests here stay open."""
 

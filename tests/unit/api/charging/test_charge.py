@@ -18,6 +18,7 @@ from cluster.config.tenants.limits import Limits
 from cluster.errors import RateLimited, StateUnavailable
 from cluster.messages.ids import Outcome
 from router.session.receipt import RequestObserver, Terms
+from tests.expected import present
 from tests.unit.api.limits.a_request import buckets
 from tests.unit.factories import a_receipt, a_request
 from tests.unit.fake_ports import FakeObserver, Gate, loop_rounds
@@ -46,6 +47,11 @@ class FakeReservations:
         self.refused_before: Exception | None = None
         """What an early look finds."""
         self.gate = Gate()
+        self.has_room = False
+        """Whether requests may begin before they are granted."""
+
+    def expects_room(self, buckets: tuple[Bucket, ...], asked: Amounts) -> bool:
+        return self.has_room
 
     def look(self, buckets: tuple[Bucket, ...]) -> None:
         if self.refused_before is not None and buckets:
@@ -247,3 +253,38 @@ async def test_answers_without_a_maximum_reserve_what_is_assumed(
         end(await charge.begin(a_request("r"), CLIENT, lambda: 0), given=400)
     assert [asked.tokens for asked in books.reservations.asked] == [reserved, reserved]
     assert [used.tokens for used in await books.settled()] == [404, 404]  # also where it is more than was reserved
+
+
+async def test_session_begins_before_the_grant_where_there_was_ample_room(books: Books) -> None:
+    books.reservations.has_room = True
+    books.reservations.gate.hold()
+    charge = books.charge()
+    (session,) = await begun(charge)
+    reserving = present(charge.reserving)
+    assert (len(books.recorder.openings), books.headers) == (1, [])
+    books.reservations.gate.open()
+    await reserving
+    assert (len(books.headers), charge.reserving) == (1, None)
+    end(session)
+    assert await books.settled() == [Amounts(1, 7, 10)]
+
+
+async def test_denial_of_a_request_that_has_begun_reaches_who_waits_and_settles_nothing(books: Books) -> None:
+    books.reservations.has_room = True
+    books.reservations.error = RateLimited("no", "requests", 1.0, {})
+    charge = books.charge()
+    (session,) = await begun(charge)
+    with pytest.raises(RateLimited):
+        await present(charge.reserving)
+    end(session, Outcome.REJECTED, given=0)
+    assert (await books.settled(), books.headers) == ([], [])
+
+
+async def test_client_that_leaves_before_the_grant_of_its_request_gives_the_reservation_back(books: Books) -> None:
+    books.reservations.has_room = True
+    books.reservations.gate.hold()
+    (session,) = await begun(books.charge())
+    session.closed(a_receipt(outcome=Outcome.REJECTED, num_prompt_tokens=4, num_output_tokens=0))
+    assert await books.settled() == []
+    books.reservations.gate.open()
+    assert await books.settled() == [Amounts(0, 0, 0)]

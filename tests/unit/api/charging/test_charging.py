@@ -43,6 +43,9 @@ class AskedReservations:
 
     def look(self, buckets: tuple[Bucket, ...]) -> None: ...
 
+    def expects_room(self, buckets: tuple[Bucket, ...], asked: Amounts) -> bool:
+        return False
+
     def capacities(self) -> dict[tuple[LimitScope, LimitKind], int]:
         return {(bucket.scope, bucket.kind): bucket.capacity for bucket in self.buckets}
 
