@@ -13,6 +13,7 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="`torch.jit.script", category=DeprecationWarning)  # torch inside vLLM
     import api.deployment  # noqa: F401
     from api.state.lifecycle import ChatState
+    from api.state.redis import client as redis_client
     from cluster.config.state import StateConfig
     from cluster.services.postgres import LocalPostgres
     from cluster.services.redis import LocalRedis
@@ -24,6 +25,8 @@ import pytest
 
 from tests.component.reached import reached
 
+REDIS_PATIENCE_S = 1.5
+
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -33,6 +36,14 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     without_syncs(url)
     yield url
     server.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience_with_redis() -> Iterator[None]:
+    """Where many tests run at once, a Redis that is there may take longer to answer than a service waits for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(redis_client, "TIMEOUT_S", REDIS_PATIENCE_S)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,6 @@ The folders are named by the part that is attacked, and none needs an engine. St
 tests/real_cluster/hostile.
 """
 
-from tests.component.conftest import has_titles, killable_redis, postgres, redis, state
+from tests.component.conftest import has_titles, killable_redis, patience_with_redis, postgres, redis, state
 
-__all__ = ["has_titles", "killable_redis", "postgres", "redis", "state"]
+__all__ = ["has_titles", "killable_redis", "patience_with_redis", "postgres", "redis", "state"]
