@@ -105,6 +105,8 @@ class Spelling(NamedTuple):
     num_letters: int
     blanks: frozenset[int]
     """Before which of the `runs` the term has a blank, or within the run before."""
+    places: frozenset[int]
+    """After how many letters the term has a blank."""
 
     @property
     def is_long(self) -> bool:
@@ -114,16 +116,18 @@ class Spelling(NamedTuple):
 def _spelling(term: Term) -> Spelling:
     runs: list[str] = []
     blanks: set[int] = set()
+    places: set[int] = set()
     num_letters = 0
     for character in term.text.strip():
         if not character.isalnum():
             blanks.add(len(runs))
+            places.add(num_letters)
             continue
         letter = LETTERS.get(character, character)
         num_letters += 1
         if not runs or runs[-1] != letter:
             runs.append(letter)
-    return Spelling(term.label, "".join(runs), num_letters, frozenset(blanks - {0, len(runs)}))
+    return Spelling(term.label, "".join(runs), num_letters, frozenset(blanks - {0, len(runs)}), frozenset(places))
 
 
 class DisguisedTerms:
@@ -175,7 +179,7 @@ def is_disguised(spelling: Spelling, written: WrittenTerm) -> bool:
     for number, gap in enumerate(written.gaps):
         if gap.num_runs in spelling.blanks:
             blanks.add(gap.num_runs)
-            has_odd_blank = has_odd_blank or gap.is_odd_blank
+            has_odd_blank = has_odd_blank or gap.is_odd_blank or _is_moved(gap, spelling, written)
         elif gap.is_in_run and written.num_letters > spelling.num_letters:
             return False  # a letter too many, in another word
         else:
@@ -184,6 +188,11 @@ def is_disguised(spelling: Spelling, written: WrittenTerm) -> bool:
     if not (has_all_blanks or has_odd or spelling.is_long):
         return False
     return (has_odd or has_odd_blank or not has_all_blanks or bool(cuts)) and _can_cut(cuts, spelling, written)
+
+
+def _is_moved(gap: Gap, spelling: Spelling, written: WrittenTerm) -> bool:
+    """Whether the blank of a term is at another place beside equal letters: `kil llots` is not `kill lots`."""
+    return written.num_letters == spelling.num_letters and gap.num_letters not in spelling.places
 
 
 def _can_cut(cuts: Sequence[int], spelling: Spelling, written: WrittenTerm) -> bool:
