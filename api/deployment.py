@@ -81,7 +81,9 @@ class Ingress:
             decode=DecodeClient(scheduling.workers),
             observer=receipts,
         )
-        cluster = ClusterHandle(scheduling.readiness, scheduling.views, cells, config.ingress.metrics_max_age_s)
+        cluster = ClusterHandle(
+            scheduling.readiness, scheduling.views, cells, config.ingress.metrics_max_age_s, config.model_name
+        )
         self._state = ChatState(config.state, serves=True, publishes_usage=config.metering.publishes)
         self._authentication = self._authenticating(config.identity)
         self._audit = AuditWriter(self._state)

@@ -10,14 +10,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cluster.engine.port import PullingEngine
 from cluster.errors import ServingError, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.reports import TransferSample
-from cluster.metrics.handoffs import HANDOFF, PULLS
+from cluster.metrics.handoffs import HANDOFF, PULLS, TRANSFER_FAILURES
 from cluster.step_stream.buffer import DeltaSink
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease_terms import Promise, Refusal
@@ -54,6 +54,14 @@ class LenderPort(Protocol):
         ...
 
     def give_back(self, handoff: KVHandoff, decode: WorkerId) -> None: ...
+
+
+class _Doubt(NamedTuple):
+    """Why a pull will not end."""
+
+    reason: str
+    """In one word, for metrics."""
+    why: str
 
 
 class KVPuller:
@@ -112,12 +120,12 @@ class KVPuller:
 
     async def _redeem(self, request: GenerateRequest, handoff: KVHandoff) -> float | None:
         """The time until which the pull counts. None if there must be no pull."""
-        asked_at = _now()
+        asked_at, reason = _now(), "refused"
         try:
             async with asyncio.timeout(REDEEM_TIMEOUT_S):
                 answer = await self._lender.redeem(handoff, self._worker, handoff.digest_of(request.prompt_token_ids))
         except (ServingError, TimeoutError) as error:
-            answer = Refusal(str(error) or "no answer")
+            answer, reason = Refusal(str(error) or "no answer"), "unreachable"
             self._lender.give_back(handoff, self._worker)
             self._on_suspect(handoff.worker)
         except asyncio.CancelledError:
@@ -131,6 +139,7 @@ class KVPuller:
             "request %s is computed here: no pull from %s: %s", request.request_id, handoff.worker, answer.why
         )
         PULLS.labels("refused").inc()
+        TRANSFER_FAILURES.labels(reason).inc()
         return None
 
     def _ended(self, pull: "_Pull", first: TokenDelta) -> None:
@@ -144,8 +153,10 @@ class KVPuller:
             if _now() < pull.deadline:  # the engine itself gives up a pull that is late
                 self._on_suspect(worker)
             PULLS.labels("failed").inc()
+            TRANSFER_FAILURES.labels("read_failed").inc()
             logger.info("request %s was computed here: the pull from %s failed", pull.request.request_id, worker)
         elif seconds is not None and sources.pulled:
+            HANDOFF.labels("pull").observe(seconds)
             self._samples.append(TransferSample(worker, sources.pulled, seconds))
 
     async def _watch(self) -> None:
@@ -182,23 +193,24 @@ class KVPuller:
             if isinstance(answer, Promise):
                 pull.deadline = asked_at + answer.remaining_s
 
-    def _doubt(self, pull: "_Pull", reading_s: float) -> str | None:
-        """Why a pull will not end. None while it still may."""
+    def _doubt(self, pull: "_Pull", reading_s: float) -> _Doubt | None:
+        """None while the pull may still end."""
         worker = pull.handoff.worker
         if reading_s > self._pull_timeout_s:
             self._on_suspect(worker)
-            return f"the pull from {worker} has not ended within {self._pull_timeout_s:g} s"
+            return _Doubt("too_slow", f"the pull from {worker} has not ended within {self._pull_timeout_s:g} s")
         if pull.is_lost or (_now() >= pull.deadline and not pull.is_answered):
             self._on_suspect(worker)
-            return f"prefill worker {worker} does not answer"
+            return _Doubt("unreachable", f"prefill worker {worker} does not answer")
         if _now() >= pull.deadline:
-            return f"the promise of {worker} has ended"
+            return _Doubt("promise_ended", f"the promise of {worker} has ended")
         return None
 
-    async def _compute_instead(self, pull: "_Pull", why: str) -> None:
+    async def _compute_instead(self, pull: "_Pull", doubt: _Doubt) -> None:
         request_id = pull.request.request_id
-        logger.warning("request %s is computed here after all: %s", request_id, why)
+        logger.warning("request %s is computed here after all: %s", request_id, doubt.why)
         PULLS.labels("given_up").inc()
+        TRANSFER_FAILURES.labels(doubt.reason).inc()
         try:
             await self._engine.renew_pulls({request_id: NEVER})  # from here on the pull does not count
             await self._engine.stop(request_id)

@@ -33,13 +33,14 @@ class TransferLog:
     def num_recorded(self) -> int:
         return self._num_recorded
 
-    def record(self, stats: Mapping[str, Any]) -> None:
-        """`stats`: statistics of the NIXL connector, of one step."""
+    def record(self, stats: Mapping[str, Any]) -> int:
+        """`stats`: statistics of the NIXL connector, of one step. Returns the bytes of its transfers."""
         sizes, durations = stats.get("bytes_transferred", ()), stats.get("transfer_duration", ())
         self._kept.extend(
             Transfer(num_bytes, duration_s) for num_bytes, duration_s in zip(sizes, durations, strict=True)
         )
         self._num_recorded += len(durations)
+        return sum(sizes)
 
     def since(self, num_recorded: int) -> list[Transfer]:
         """The transfers after the first `num_recorded`, as far as they are kept."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from heapq import nlargest
 
 from cluster import compiled
 from cluster.config.network import NetworkConfig
@@ -13,10 +14,15 @@ from cluster.metrics.scheduler import (
     HOLDS,
     INDEX_BLOCKS,
     INDEX_EXACT,
+    KV_USAGE,
+    MAX_HOLDS,
     PLACED,
     QUEUE,
+    REPORT_AGE,
     REQUEST_ERROR,
+    RUNNING,
     STEP_ERROR,
+    WAITING,
     WORKERS,
 )
 from cluster.observability.logging import set_up_logging
@@ -74,18 +80,34 @@ def export(state: RouterState, now: float) -> None:
     for worker in view.workers:
         PLACED.labels(worker.pool, worker.worker).set(worker.num_placed)
     set_links(view)
+    _export_reports(state, now)
     HOLDS.clear()  # drops holds that are over
-    for held in state.suspects.held(now):
+    for held in nlargest(MAX_HOLDS, state.suspects.held(now), key=lambda held: held.seconds):
         HOLDS.labels(held.ingress, held.worker).set(held.seconds)
     INDEX_BLOCKS.set(state.index.num_blocks)
     INDEX_EXACT.set(sum(state.index.is_exact(worker.worker) for worker in view.workers))
-    QUEUE.set(state.num_waiting)
+    for slo_class, number in state.queue.num_by_class().items():
+        QUEUE.labels(slo_class).set(number)
+    TOLERANCE.clear()
     for (prefill, decode), tolerance in state.trust.tolerances().items():
         TOLERANCE.labels(prefill, decode).set(tolerance)
     _export_errors(state.models)
 
 
+def _export_reports(state: RouterState, now: float) -> None:
+    """What workers have reported last. Workers that are forgotten disappear."""
+    for gauge in (REPORT_AGE, KV_USAGE, RUNNING, WAITING):
+        gauge.clear()
+    for worker in state.by_worker.values():
+        labels, load = (worker.pool, worker.worker), worker.report.load
+        REPORT_AGE.labels(*labels).set(now - worker.reported_at)
+        KV_USAGE.labels(*labels).set(load.kv_cache_usage)
+        RUNNING.labels(*labels).set(load.num_running)
+        WAITING.labels(*labels).set(load.num_waiting)
+
+
 def _export_errors(models: LatencyModels) -> None:
+    STEP_ERROR.clear()  # drops kinds of engines that are gone
     for kind, steps in models.errors().items():
         for step, error in (("prefill", steps.prefill), ("decode", steps.decode)):
             if error is not None:

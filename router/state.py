@@ -71,6 +71,8 @@ class RouterState:
         """What verified handoffs have shown, for metrics."""
         self.suspects = self._workers.suspects
         """The workers that ingresses cannot reach, for metrics and the log."""
+        self.by_worker = self._workers.by_id
+        """All workers that are known, for metrics."""
         self.exchange = ReportExchange(self._workers)
         """The reports as they are sent."""
         self._charges = Charges(self._workers.by_id)
@@ -84,6 +86,8 @@ class RouterState:
             admits_all=admits_all,
             preempts=preempts,
         )
+        self.queue = self._admission.queue
+        """The requests that wait, for metrics."""
         self._offered = OfferedLoad(slo)
         self.load = LoadReader(self._workers, self._offered, lambda: self.num_waiting)
         """The readings for whoever sizes the pools."""

@@ -18,15 +18,14 @@ def engine_counts(scrapes: Iterable[Scrape]) -> list[EngineCount]:
     started: dict[str, float] = {}
     unread: Counter[str] = Counter()
     for scrape in scrapes:
-        for sample in (sample for family in scrape.families for sample in family.samples):
-            if sample.name == GENERATED:
-                generated[scrape.replica] = generated.get(scrape.replica, 0) + round(sample.value)
-            elif sample.name == STARTED:
-                started[scrape.replica] = sample.value
-            elif sample.name == UNREAD:
-                unread[sample.labels["worker"]] += round(sample.value)
-            elif sample.name == UNCLAIMED:
-                unread[scrape.replica] += round(sample.value)
+        for _, value in scrape.values(GENERATED):
+            generated[scrape.replica] = generated.get(scrape.replica, 0) + round(value)
+        for _, value in scrape.values(STARTED):
+            started[scrape.replica] = value
+        for labels, value in scrape.values(UNREAD):
+            unread[labels["worker"]] += round(value)
+        for _, value in scrape.values(UNCLAIMED):
+            unread[scrape.replica] += round(value)
     return [
         EngineCount(worker, tokens, started.get(worker, 0.0), unread[worker]) for worker, tokens in generated.items()
     ]

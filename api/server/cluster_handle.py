@@ -27,10 +27,11 @@ class ClusterHandle:
         views: CellViews,
         deployments: Mapping[CellName, Sequence[Deployment]],
         max_age_s: float,
+        model: str,
     ) -> None:
         """Must run while the replica starts (`connected_handles`). `deployments`: of each cell. `max_age_s`: age up to
         which a page of metrics, the cells, the links and the queue are given again: each costs other processes time,
-        however many ask for it.
+        however many ask for it. `model`: the name of the served model, a label of metrics.
         """
         self._deployments = connected_handles([handle for cell in deployments.values() for handle in cell])
         cells = [cell for cell, handles in deployments.items() for _ in handles] if len(deployments) > 1 else []
@@ -38,7 +39,7 @@ class ClusterHandle:
         self._cells = SharedAnswer(views.cells, max_age_s)
         self._view = SharedAnswer(views.view, max_age_s)
         self._queue = SharedAnswer(views.queue, max_age_s)
-        self._metrics_page = SharedAnswer(lambda: metrics_page_of(self._deployments, [None, *cells]), max_age_s)
+        self._metrics_page = SharedAnswer(lambda: metrics_page_of(self._deployments, [None, *cells], model), max_age_s)
 
     async def readiness(self) -> Readiness:
         return await self._readiness.get()
@@ -60,12 +61,14 @@ class ClusterHandle:
         return (await _scrapes_of(self._deployments))[0]
 
 
-async def metrics_page_of(deployments: Sequence[Deployment], cells: Sequence[CellName | None] = ()) -> bytes:
+async def metrics_page_of(
+    deployments: Sequence[Deployment], cells: Sequence[CellName | None] = (), model: str = ""
+) -> bytes:
     """Prometheus text: the metrics of every replica that answers in time, and the number of replicas that do not.
-    `cells`: the cell of each deployment. Those without an entry belong to none.
+    `cells`: the cell of each deployment. Those without an entry belong to none. `model`: as in `render`.
     """
     scrapes, num_missing = await _scrapes_of(deployments, cells)
-    return await asyncio.to_thread(render, scrapes, num_missing)
+    return await asyncio.to_thread(render, scrapes, num_missing, model=model)
 
 
 async def _scrapes_of(

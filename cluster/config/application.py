@@ -15,6 +15,7 @@ from cluster.config.cells import CellsConfig
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.config.network import LOOPBACK, NetworkConfig, is_loopback
+from cluster.config.observability.metrics import MetricsConfig
 from cluster.config.pools import BLOCK_HASH_ALGORITHM, DEFAULT_BLOCK_SIZE, PoolConfig
 from cluster.config.safety import SafetyConfig
 from cluster.config.scaling import ScalingConfig
@@ -53,6 +54,7 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     identity: IdentityConfig = IdentityConfig()
     limits: LimitsConfig = LimitsConfig()
     metering: MeteringConfig = MeteringConfig()
+    metrics: MetricsConfig = MetricsConfig()
     public_prefixes: Annotated[dict[str, PublicPrefixConfig], Meta(max_length=MAX_PREFIXES)] = {}
     """System prompts of the operator, by a name that errors show. Tenants that have opted in share their KV blocks."""
     network: NetworkConfig = NetworkConfig()
@@ -151,8 +153,8 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def pool(self, pool: PoolConfig) -> PoolConfig:
         """Return the pool's section with the shared engine arguments filled in."""
         parser = {"reasoning_parser": self.ingress.reasoning_parser} if self.ingress.reasoning_parser else {}
-        served = {"served_model_name": [self.model_name]}
-        return msgspec.structs.replace(pool, engine={**self.shared_engine, **served, **parser, **pool.engine})
+        own = {**self.metrics.engine_arguments, "served_model_name": [self.model_name], **parser}
+        return msgspec.structs.replace(pool, engine={**own, **self.shared_engine, **pool.engine})
 
 
 def parse(args: dict[str, Any]) -> AppConfig:

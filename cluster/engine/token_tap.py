@@ -17,12 +17,12 @@ from vllm.v1.engine.output_processor import (
     OutputProcessor,
     OutputProcessorOutput,
     RequestOutputCollector,
-    RequestState,
 )
 from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 from vllm.v1.serial_utils import MsgpackEncoder
 
+from cluster.engine.statistics.skipped_tokens import SkippedTokens
 from cluster.engine_core.grammar_budget import GrammarEnd
 from cluster.engine_core.token_pipe import PipedOutput, PipedStep, is_piped
 from cluster.errors import ConstraintFailed, InvalidRequest, Overloaded, ServingError
@@ -91,32 +91,6 @@ class _Sequence:
     def is_in_pipe(self) -> bool:
         """Whether the tokens of the next output take the pipe."""
         return self.has_begun and self.running.is_piped
-
-
-class SkippedTokens:
-    """Tokens that vLLM's part does not see, counted until its next statistics."""
-
-    def __init__(self) -> None:
-        self._num_tokens = 0
-        self._latencies_s: list[float] = []
-
-    def count(self, state: RequestState | None, output: PipedOutput, at: float, *, is_observed: bool) -> None:
-        """`state` is vLLM's of the request; None if vLLM has finished it. `at`: time of the output, in seconds."""
-        num_tokens = len(output.token_ids)
-        self._num_tokens += num_tokens
-        if state is None or state.stats is None:
-            return
-        state.stats.num_generation_tokens += num_tokens
-        if output.finish_reason is not None:  # vLLM takes the time of the last output by itself
-            return
-        if is_observed:
-            self._latencies_s.append(at - state.stats.last_token_ts)
-        state.stats.last_token_ts = at
-
-    def tell(self, statistics: IterationStats) -> None:
-        statistics.num_generation_tokens += self._num_tokens
-        statistics.inter_token_latencies_iter += self._latencies_s
-        self._num_tokens, self._latencies_s = 0, []
 
 
 class TokenEngine(AsyncLLM):
@@ -241,6 +215,7 @@ class TokenTap(OutputProcessor):
             sequence = self._sequences.get(output.request_id)
             if sequence is not None:  # otherwise it was stopped here
                 self._alone(sequence.running, self._take_piped, sequence, output, step.at, is_observed)
+        self._skipped.stepped()
         self._say_stepped()
 
     def abort_requests(self, request_ids: Any, internal: bool) -> list[str]:

@@ -24,6 +24,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStat
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.metrics.perf import PerfStats
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 
@@ -51,6 +52,8 @@ class PipingScheduler(Scheduler):
         """Sequences that have had their first output and take the pipe. Those that were aborted may still be here."""
         self._told: tuple[float, tuple[int, int]] | None = None
         """Time of the last statistics, and the numbers of requests in them."""
+        self._perf: PerfStats | None = None
+        """Estimated work of the steps since the last statistics, if vLLM estimates it."""
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -72,17 +75,20 @@ class PipingScheduler(Scheduler):
         self,
         spec_decoding_stats: Any = None,
         kv_connector_stats: KVConnectorStats | None = None,
-        *further: Any,
+        cudagraph_stats: Any = None,
+        perf_stats: PerfStats | None = None,
         **named: Any,
     ) -> SchedulerStats | None:
         counts, now = self.get_request_counts(), self._clock()
-        given = (spec_decoding_stats, kv_connector_stats, *further, *named.values())
+        given = (spec_decoding_stats, kv_connector_stats, cudagraph_stats, *named.values())
+        self._perf = _together(self._perf, perf_stats)
         if self._pipe is not None and self._told is not None and not any(each is not None for each in given):
             told_at, told = self._told
             if counts == told and now - told_at < STATS_INTERVAL_S:
                 return None
         self._told = now, counts
-        return super().make_stats(spec_decoding_stats, kv_connector_stats, *further, **named)
+        perf_stats, self._perf = self._perf, None
+        return super().make_stats(spec_decoding_stats, kv_connector_stats, cudagraph_stats, perf_stats, **named)
 
     def _needs_vllm(self, output: EngineCoreOutput, piped: list[PipedOutput]) -> bool:
         """Whether an output must take vLLM's way. One that takes the pipe is added to `piped`."""
@@ -103,6 +109,18 @@ class PipingScheduler(Scheduler):
             if len(self._piped) > len(self.requests) + LEAST_FORGOTTEN:
                 self._piped &= self.requests.keys()
             self._piped.add(request_id)
+
+
+def _together(before: PerfStats | None, step: PerfStats | None) -> PerfStats | None:
+    """The estimated work of two times. The figures for vLLM's debugging are of the last step that has them."""
+    if before is None or step is None:
+        return step or before
+    return PerfStats(
+        before.num_flops_per_gpu + step.num_flops_per_gpu,
+        before.num_read_bytes_per_gpu + step.num_read_bytes_per_gpu,
+        before.num_write_bytes_per_gpu + step.num_write_bytes_per_gpu,
+        step.debug_stats or before.debug_stats,
+    )
 
 
 def _says_something(answer: EngineCoreOutputs) -> bool:

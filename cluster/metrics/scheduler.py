@@ -21,7 +21,30 @@ HOLDS = Gauge(
     "Length of each hold that lasts: an ingress gets no placement on a worker that it could not reach.",
     ["ingress", "worker"],
 )
-QUEUE = Gauge("baton_queue_requests", "Requests that wait in the Scheduler for a placement.")
+MAX_HOLDS = 1000
+"""Holds that are shown, the longest ones: of each ingress process and worker there may be one. More makes the page
+longer; fewer may not show a hold that is looked for.
+"""
+QUEUE = Gauge("baton_queue_requests", "Requests that wait in the Scheduler for a placement.", ["slo_class"])
+REPORT_AGE = Gauge(
+    "baton_worker_report_age_seconds",
+    "Seconds since the last report of a worker. A worker reports four times a second, and is forgotten after 6 s, "
+    "unless no other worker reports either.",
+    ["pool", "worker"],
+)
+KV_USAGE = Gauge(
+    "baton_worker_kv_usage_ratio",
+    "Share of a worker's KV blocks that requests use, as last reported: 0 to 1.",
+    ["pool", "worker"],
+)
+RUNNING = Gauge(
+    "baton_worker_running_requests", "Requests in the batch of a worker's engine, as last reported.", ["pool", "worker"]
+)
+WAITING = Gauge(
+    "baton_worker_waiting_requests",
+    "Requests that wait in a worker's engine for a place in its batch, as last reported.",
+    ["pool", "worker"],
+)
 PLACEMENTS = Counter(
     "baton_placements",
     "Answers of the Scheduler: placed by prediction, placed by fallback (the state is stale), refused because of the "

@@ -20,7 +20,7 @@ from cluster.messages.ids import Address, Pool, WorkerId
 from cluster.messages.reports import REPORT_INTERVAL_S, ReportReply, TransferSample, WorkerReport
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.messages.transport import LinkSpeed
-from cluster.metrics.engines import PROMPT_TOKENS
+from cluster.metrics.engines import PROMPT_TOKENS, observe_steps
 from cluster.metrics.page import Scrape, scrape
 from cluster.rpc.connection import Service
 from cluster.rpc.listener import Listener
@@ -179,6 +179,8 @@ class Worker:
             await asyncio.sleep(REPORT_INTERVAL_S)
 
     def _report(self, address: Address, names_requests: bool) -> WorkerReport:
+        steps = self._engine.take_samples()
+        observe_steps(self._pool, steps)
         return WorkerReport(
             worker=self._id,
             pool=self._pool,
@@ -186,7 +188,7 @@ class Worker:
             load=self._engine.load(),
             max_requests=self._max_requests,
             shape=self._engine.shape,
-            steps=self._engine.take_samples(),
+            steps=steps,
             transfers=self._hooks.take_transfers(),
             transport=self._engine.transport,
             links=self._hooks.links(),

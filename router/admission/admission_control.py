@@ -80,7 +80,7 @@ class AdmissionControl:
         self._workers = workers
         self._quarantine = quarantine
         self._admits_all = admits_all
-        self._queue = WaitingQueue()
+        self._queue = self.queue = WaitingQueue()
         self._shares = TenantShares()
         self._preempts = preempts
         self.preemption = Preemption(placer, workers)

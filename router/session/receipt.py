@@ -78,6 +78,15 @@ class AttemptReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the arrival of the request to the end of the attempt."""
 
 
+class TokenGaps(msgspec.Struct, frozen=True, array_like=True):
+    """The time between the tokens of a request (router/session/timing.py)."""
+
+    counts: tuple[int, ...]
+    """Gaps in number, by bucket of GAP_BUCKETS_S (cluster/metrics/buckets.py)."""
+    total_s: float
+    """All gaps together, in seconds."""
+
+
 class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Where a request ran, what was predicted, and how the request ended."""
 
@@ -98,6 +107,10 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Time to first token, in seconds. None without a token."""
     tpot_s: float | None
     """Time per output token, in seconds. None without a second token."""
+    gaps: TokenGaps | None = None
+    """The time between tokens. None if all came at once."""
+    queued_s: float = 0.0
+    """Seconds that the request has waited for answers of the Scheduler, over all placements."""
     prefill_sources: PromptTokenSources | None
     """Sources of the prompt on the prefill worker of path P->D. None without a prefill."""
     sources: PromptTokenSources | None

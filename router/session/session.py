@@ -86,6 +86,8 @@ class Session:
         self._rejection: Rejection | None = None
         self._is_charged = False
         """The Scheduler may have charged the request, even if the Scheduler's answer never came."""
+        self._queued_s = 0.0
+        """Seconds that the request has waited for answers of the Scheduler."""
         self._num_attempts = 0
         self._num_pauses = 0
         self._is_paused = False
@@ -261,7 +263,11 @@ class Session:
         if not self._is_charged:
             self._is_charged = True
             self._ports.scheduler.when_to_pause(self._request.request_id, self.pause)
-        answer = await self._deadline.within(self._ports.scheduler.place(self._to_place(failure)))
+        asked_at = now()
+        try:
+            answer = await self._deadline.within(self._ports.scheduler.place(self._to_place(failure)))
+        finally:
+            self._queued_s += now() - asked_at
         if isinstance(answer, Rejection):
             self._rejection = answer
             if answer.is_quarantined:
@@ -340,6 +346,8 @@ class Session:
             num_pauses=self._num_pauses,
             ttft_s=self._timing.ttft_s,
             tpot_s=self._timing.tpot_s,
+            gaps=self._timing.gaps,
+            queued_s=self._queued_s,
             prefill_sources=self._prefill_sources,
             sources=self._sources,
             http_request=self._terms.http_request,

@@ -29,10 +29,11 @@ from cluster.messages.ids import CellName, Path, Pool, RequestId, SloClass, Work
 from cluster.messages.placement import Placement
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 from cluster.messages.views import CellState, CellsView, CellView, ClusterView, QueuedRequest, Readiness, WorkerView
-from cluster.metrics.page import Family, MetricSample, Scrape, render
+from cluster.metrics.page import render
 from router.session.receipt import Terms
 from tests.component.open_access import OPEN
 from tests.conformance.watch import watched
+from tests.unit.scrapes import a_scrape
 
 CARD = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
 CHAT = "/v1/chat/completions"
@@ -109,7 +110,10 @@ class FakeCluster:
             workers=[a_worker("p0", Pool.PREFILL), a_worker("d0", Pool.DECODE, *(["p0"] if connected else []))],
         )
         self._mismatch = mismatch
-        self.scrapes = [a_scrape("ingress", 1.0), a_scrape("prefill", 2.0)]
+        self.scrapes = [
+            a_scrape(name, "x", "baton_output_tokens_total", value)
+            for name, value in (("ingress", 1.0), ("prefill", 2.0))
+        ]
 
     async def cells(self) -> CellsView:
         return CellsView(application="baton", cells=[a_cell("main")])
@@ -178,11 +182,6 @@ class StateAway:
 
     def accounts(self) -> None:
         raise StateUnavailable("the accounts cannot be reached yet", 2.0)
-
-
-def a_scrape(deployment: str, value: float) -> Scrape:
-    sample = MetricSample("baton_output_tokens_total", {}, value)
-    return Scrape(deployment, "x", [Family("baton_output_tokens", "Tokens.", "counter", [sample])])
 
 
 def an_app(

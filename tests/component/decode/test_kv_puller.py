@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from cluster.errors import ServingError, WorkerBusy, WorkerUnreachable
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
@@ -129,6 +130,11 @@ class Worker:
         return token
 
 
+def num_failures(reason: str) -> float:
+    """Handoffs of this process after which the prompt was computed, by why."""
+    return REGISTRY.get_sample_value("baton_transfer_failures_total", {"reason": reason}) or 0.0
+
+
 async def test_promised_blocks_are_pulled_until_the_promise_ends() -> None:
     worker = Worker()
     asked_at = asyncio.get_running_loop().time()
@@ -156,13 +162,14 @@ async def test_pull_that_failed_in_the_engine_is_given_back_and_its_link_doubted
     sources: PromptTokenSources, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    worker = Worker()
+    worker, before = Worker(), num_failures("read_failed")
     await worker.start()
     worker.engine.finish(sources)
     assert await worker.token() == 9
     assert (worker.lender.given_back, worker.suspects) == ([HANDOFF], ["p"])
     assert worker.puller.take_samples() == []
     assert "the pull from p failed" in caplog.text
+    assert num_failures("read_failed") == before + 1
 
 
 async def test_pull_that_was_only_late_says_nothing_of_its_link() -> None:
@@ -193,22 +200,23 @@ async def test_request_without_a_handoff_asks_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "suspects"),
+    ("answer", "suspects", "reason"),
     [
-        (Refusal("the handoff has been used"), []),
-        (WorkerUnreachable("worker p is gone", "p"), ["p"]),
-        (None, ["p"]),
+        (Refusal("the handoff has been used"), [], "refused"),
+        (WorkerUnreachable("worker p is gone", "p"), ["p"], "unreachable"),
+        (None, ["p"], "unreachable"),
     ],
     ids=["refused", "gone", "silent"],
 )
 async def test_nothing_is_pulled_without_a_promise(
-    answer: Refusal | WorkerUnreachable | None, suspects: list[Any], caplog: pytest.LogCaptureFixture
+    answer: Refusal | WorkerUnreachable | None, suspects: list[Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = Worker()
+    worker, before = Worker(), num_failures(reason)
     worker.lender.redeemed = answer
     await worker.start()
     assert (worker.engine.started, worker.suspects) == ([None], suspects)
     assert worker.lender.given_back == [HANDOFF] * len(suspects)
+    assert num_failures(reason) == before + 1
     assert "computed here" in caplog.text
 
 
@@ -227,13 +235,13 @@ SHORT = Promise(3 * INTERVAL_S)
 
 
 @pytest.mark.parametrize(
-    ("promised", "extended", "reading_s", "suspects"),
+    ("promised", "extended", "reading_s", "suspects", "reason"),
     [
-        (SHORT, None, 0.0, ["p"]),
-        (Promise(4.0), WorkerUnreachable("worker p is gone", "p"), 0.0, ["p"]),
-        (Promise(4.0), Promise(4.0), 5.1, ["p"]),
-        (Promise(4.0), Refusal("no"), 5.1, ["p"]),
-        (SHORT, Refusal("no"), 0.0, []),
+        (SHORT, None, 0.0, ["p"], "unreachable"),
+        (Promise(4.0), WorkerUnreachable("worker p is gone", "p"), 0.0, ["p"], "unreachable"),
+        (Promise(4.0), Promise(4.0), 5.1, ["p"], "too_slow"),
+        (Promise(4.0), Refusal("no"), 5.1, ["p"], "too_slow"),
+        (SHORT, Refusal("no"), 0.0, [], "promise_ended"),
     ],
     ids=["silent to the end", "gone", "the read hangs", "refused, and the read hangs", "refused to the end"],
 )
@@ -242,9 +250,10 @@ async def test_pull_that_does_not_come_is_given_up_and_the_prompt_computed(
     extended: WorkerUnreachable | Promise | Refusal | None,
     reading_s: float,
     suspects: list[Any],
+    reason: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    worker = Worker()
+    worker, before = Worker(), num_failures(reason)
     worker.lender.redeemed, worker.lender.extended, worker.engine.reading_s = promised, extended, reading_s
     await worker.start()
     await asyncio.wait_for(worker.engine.computing.wait(), 5)
@@ -254,6 +263,7 @@ async def test_pull_that_does_not_come_is_given_up_and_the_prompt_computed(
     assert await worker.token() == 9
     assert (worker.suspects, worker.lender.given_back) == (suspects, [HANDOFF])
     assert "computed here after all" in caplog.text
+    assert num_failures(reason) == before + 1
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ async def scheduling(client: Client) -> AsyncIterator[SchedulerFailover]:
 
 def a_handle(scheduling: SchedulerFailover, client: Client, max_age_s: float) -> ClusterHandle:
     views = CellViews("baton", {MAIN: client}, lambda: {MAIN: CellState.OPEN})
-    return ClusterHandle(scheduling.readiness, views, {MAIN: []}, max_age_s)
+    return ClusterHandle(scheduling.readiness, views, {MAIN: []}, max_age_s, "demo")
 
 
 @pytest.mark.parametrize(("max_age_s", "num_asked"), [(60.0, 1), (0.0, 3)])

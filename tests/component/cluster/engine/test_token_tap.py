@@ -13,6 +13,7 @@ from vllm.v1.engine import FinishReason as EngineFinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
+from cluster.engine.statistics.engine_metrics import PIPED_STEPS
 from cluster.engine.token_tap import ITL_STEPS, RunningRequest, TapHooks, TokenTap
 from cluster.engine_core.token_pipe import PipedOutput, PipedStep
 from cluster.errors import ConstraintFailed, ErrorMessage, InvalidRequest, Overloaded, WorkerFailed
@@ -81,6 +82,7 @@ class Tapped:
         self.num_generated = 0
         self.finished: list[int] = []
         self.num_observed = 0
+        self.piped_steps: list[int] = []
 
     def add(
         self, name: str, kv_transfer_params: dict[str, object] | None = None, sink: Sink | None = None, **sampling: Any
@@ -111,6 +113,7 @@ class Tapped:
         stats = IterationStats()
         self.tap.process_outputs(list(outputs), float(self.num_steps), stats)
         self.num_generated += stats.num_generation_tokens
+        self.piped_steps = getattr(stats, PIPED_STEPS)
         self.num_observed += len(stats.inter_token_latencies_iter)
         self.finished += [request.num_generation_tokens for request in stats.finished_requests]
 
@@ -181,6 +184,21 @@ def test_tokens_stay_in_order_however_the_two_ways_overtake_each_other(num_token
     assert sink.token_ids == list(range(num_tokens))
     assert [delta.finish_reason for delta in sink.deltas] == [None] * (num_tokens - 1) + [FinishReason.LENGTH]
     assert tapped.tap.num_running == 0
+
+
+def test_statistics_say_how_many_tokens_each_step_in_the_pipe_had() -> None:
+    tapped = Tapped()
+    for name in ("a", "b"):
+        tapped.add(name)
+        tapped.step(first(name))
+    assert tapped.piped_steps == []
+    tapped.pipe(piped("a", 1), piped("b", 1))
+    tapped.pipe(piped("a", 2))
+    tapped.pipe(piped("unknown", 2))
+    tapped.step(copy("a", finish_reason=LAST))
+    assert tapped.piped_steps == [2, 1]
+    tapped.step(copy("b", finish_reason=LAST))
+    assert tapped.piped_steps == []
 
 
 def test_tokens_that_overtake_the_first_one_in_the_pipe_wait_for_it() -> None:

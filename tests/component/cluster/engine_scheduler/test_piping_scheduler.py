@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import FinishReason
+from vllm.v1.metrics.perf import PerfStats
 from vllm.v1.request import RequestStatus
 
 from cluster.engine_core.token_pipe import PipedOutput, PipedStep
@@ -91,6 +93,27 @@ def test_statistics_go_with_the_step_that_changes_the_number_of_requests() -> No
     engine.step()
     running = [answer.scheduler_stats.num_running_reqs for answer in engine.answers if answer.scheduler_stats]
     assert running == [1, 2, 1]
+
+
+def test_estimated_work_of_steps_without_statistics_comes_with_the_next_ones() -> None:
+    engine, _ = an_engine()
+    engine.scheduler.perf_metrics = StepsOfOneFlop()
+    engine.add("a", PROMPT, num_output=ANSWER, **PLAIN)
+    engine.until_done()
+    told = [answer.scheduler_stats.perf_stats for answer in engine.answers if answer.scheduler_stats]
+    assert 2 <= len(told) < len(engine.steps) / 2, "an estimate alone is no reason for statistics"
+    totals = [(each.num_flops_per_gpu, each.num_read_bytes_per_gpu, each.num_write_bytes_per_gpu) for each in told]
+    assert [sum(column) for column in zip(*totals, strict=True)] == [each * len(engine.steps) for each in (1, 2, 3)]
+
+
+class StepsOfOneFlop:
+    """In place of vLLM's ModelMetrics."""
+
+    def is_enabled(self) -> bool:
+        return True
+
+    def get_step_perf_stats_per_gpu(self, step: SchedulerOutput) -> PerfStats:
+        return PerfStats(1, 2, 3)
 
 
 def test_aborted_requests_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

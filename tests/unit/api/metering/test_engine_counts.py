@@ -1,10 +1,14 @@
 from api.metering.differences import EngineCount
 from api.metering.engine_counts import GENERATED, STARTED, UNCLAIMED, UNREAD, engine_counts
-from cluster.metrics.page import Family, MetricSample, Scrape
+from cluster.metrics.page import Scrape
+from tests.unit.scrapes import a_family
 
 
 def scrape(deployment: str, replica: str, *samples: tuple[str, dict[str, str], float]) -> Scrape:
-    families = [Family(name, "", "", [MetricSample(name, labels, value)]) for name, labels, value in samples]
+    families = [
+        a_family(name, (labels, value), kind="counter" if name.endswith("_total") else "gauge")
+        for name, labels, value in samples
+    ]
     return Scrape(deployment, replica, families)
 
 

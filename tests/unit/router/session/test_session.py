@@ -386,3 +386,17 @@ async def test_scheduler_is_told_whose_prompt_it_is_and_which_blocks_it_has() ->
     await read(cluster.session(a_request(cache_salt="tenant")))
     (placed,) = cluster.scheduler.requests
     assert (placed.tenant, placed.block_hashes) == ("tenant", BLOCK_HASHES)
+
+
+async def test_receipt_says_how_long_the_scheduler_kept_the_request_waiting() -> None:
+    cluster = FakeCluster()
+    cluster.scheduler.answer_gate.hold()
+    reading = asyncio.create_task(read(cluster.session(a_request())))
+    await cluster.scheduler.answer_gate.reached.wait()
+    held_at = asyncio.get_running_loop().time()
+    await asyncio.sleep(0.02)
+    cluster.scheduler.answer_gate.open()
+    waited_s = asyncio.get_running_loop().time() - held_at
+    await reading
+    (receipt,) = cluster.observer.receipts
+    assert waited_s <= receipt.queued_s <= receipt.duration_s
