@@ -1,4 +1,4 @@
-"""`baton replay`: makes the Scheduler's decisions again from its stimulus log, explains one of them, or tries others."""
+"""`baton replay`: makes the Scheduler's decisions again from its log, explains one of them, or tries others."""
 
 import argparse
 import os
@@ -196,7 +196,7 @@ def _about(headers: list[LogHeader], notes: list[str]) -> None:
     own = compiled.folder().name
     if others := sum(header.code != own for header in headers):
         print(
-            f"baton: {others} of {len(headers)} files are of another version of the Scheduler, which may decide otherwise",
+            f"baton: {others} of {len(headers)} files are of another version of the Scheduler: it may decide otherwise",
             file=sys.stderr,
         )
 

@@ -69,6 +69,10 @@ PAUSE_S: Final = 0.001
 """Pause of the thread after each part of a snapshot, in seconds: the loop goes on meanwhile. Longer has records wait
 for longer behind a snapshot; shorter delays placements.
 """
+CLOSE_S: Final = 5.0
+"""Time in which what was recorded is written as the Scheduler ends, in seconds. Longer delays its end while the disk is
+slow; shorter loses the last records then.
+"""
 NAME: Final = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}-\d{6}\.stimuli")
 KEPT: Final = (SloConfig,)
 """Classes of what was configured, which no snapshot has."""
@@ -161,10 +165,10 @@ class StimulusLog:
         self._begin(parts, has_snapshot=bool(parts))
 
     def close(self) -> None:
-        """Write what is there. Blocks until it is written."""
+        """Write what is there, for CLOSE_S at most. Blocks meanwhile."""
         self._flush()
         self._queue.put(None)
-        self._thread.join()
+        self._thread.join(CLOSE_S)
 
     def _begin(self, parts: list[SnapshotPart], *, has_snapshot: bool) -> None:
         self._num_files += 1

@@ -174,7 +174,8 @@ class Explainer:
             self._gone[worker] = self._now, why
             self._reported_at.pop(worker, None)
         for facts in self.found.values():
-            if facts.closed is None and worker in facts.last.workers:
+            known = [(lost, how) for _, lost, how in facts.last.workers_lost]
+            if facts.closed is None and worker in facts.last.workers and (worker, why) not in known:
                 facts.last.workers_lost.append((self._now, worker, why))
 
     def _reported(self, worker: WorkerId) -> None:
@@ -225,6 +226,8 @@ class Explainer:
         if question.looks and question.looks[-1].is_shortlist:
             return "not looked at: the pool is large, and its turn was not now"
         age_s = self._now - self._reported_at.get(worker, self._now)
+        if question.looks and request.num_engines_lost:
+            return "set aside: it may have another request that an engine was lost with"
         if question.looks and age_s > 1.0:
             return f"reports are missing: the latest is {age_s:.1f} s old"
         if question.looks:

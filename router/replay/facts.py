@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cluster.messages.ids import IngressId, Path, RequestId, WorkerId
+from cluster.messages.ids import IngressId, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest
 from cluster.messages.scheduler_events import RequestClosed
 from router.recording.records import Answer
@@ -81,6 +81,9 @@ class Facts(msgspec.Struct, kw_only=True):
         return self.questions[-1]
 
     @property
-    def path(self) -> Path | None:
-        placement = self.last.placement
-        return placement.path if placement is not None else None
+    def first_served(self) -> Question:
+        """The placement that gave the first token. The latest one if none did."""
+        for question in self.questions:
+            if question.first_token_at is not None:
+                return question
+        return self.last

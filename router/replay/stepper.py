@@ -66,6 +66,8 @@ class Decision(NamedTuple):
     """The request, or the worker."""
     then: Outcome
     again: Outcome
+    is_new: bool = False
+    """The request was asked for with this call, and had not waited."""
 
     @property
     def is_equal(self) -> bool:
@@ -156,7 +158,7 @@ class Stepper:
         except Exception as error:
             again = f"{type(error).__name__}: {error}"
         then = WAITS if record.answer is None else record.answer
-        self._decided(Kind.PLACEMENT, record.request.request_id, then, again)
+        self._on_decision(Decision(Kind.PLACEMENT, self._now, record.request.request_id, then, again, is_new=True))
         if not record.turns_away:
             self._pauses = self.state.take_pauses()
 

@@ -41,7 +41,7 @@ def _heading(facts: Facts) -> str:
     name = f"Request {facts.request_id}"
     if request.http_request:
         name += f" (x-request-id {request.http_request})"
-    most = "no limit" if request.max_output_tokens is None else f"at most {request.max_output_tokens}"
+    most = "any number of" if request.max_output_tokens is None else f"at most {request.max_output_tokens}"
     tenant = f", tenant {request.tenant}" if request.tenant else ""
     return (
         f"{name}: class {request.slo_class}{tenant}, {request.num_prompt_tokens} prompt tokens, {most} output tokens, "
@@ -168,11 +168,15 @@ def _end(facts: Facts, clock: Clock) -> Iterator[str]:
     if closed is None or facts.closed_at is None:
         yield "The log does not have its end."
         return
-    how = "finished" if closed.num_output_tokens is not None else "ended early: it failed, or its client left"
+    how = "ended early: it failed, or its client left"
+    if closed.num_output_tokens is not None:
+        how = "finished"
+    elif facts.last.placement is None:
+        how = "closed"
     tokens = f" with {closed.num_output_tokens} output tokens" if closed.num_output_tokens is not None else ""
     lost = f", {closed.num_engines_lost} engines were lost with it" if closed.num_engines_lost else ""
     yield f"{clock(facts.closed_at)}  {how}{tokens}{lost}"
-    placement = facts.last.placement
+    placement = facts.first_served.placement
     if closed.ttft_s is not None:
         yield f"    TTFT {_compared(closed.ttft_s, _figures(placement, 'ttft_s'), _seconds)}"
     if closed.tpot_s is not None:

@@ -4,8 +4,8 @@ Only the Scheduler is another one. Workers, clients and the times of events are 
 elsewhere still gets its first token when it got it then, and reports tell of the load of then. So the decisions are
 right at first, and drift from what a service would do the longer it goes on otherwise.
 
-A request waits here at other times than then. So the stepper decides by itself when requests that wait are looked at,
-by the rules of router/pending_placements.py.
+Other requests wait here than then. So where nothing waited then, the stepper decides by itself when requests that wait
+are looked at, by the rules of router/pending_placements.py. Without a change, all decisions are those of then.
 """
 
 from collections import Counter
@@ -19,13 +19,20 @@ from cluster.messages.ids import RequestId
 from cluster.messages.placement import Placement, Rejection
 from cluster.slo import SloConfig
 from router.pending_placements import DECIDE_INTERVAL_S, MOST_PER_TURN
-from router.recording.records import Answer, Asked, Decided, LogHeader, PausesTaken, Stimulus
-from router.replay.stepper import Decision, Kind, Stepper
+from router.recording.records import Answer, Asked, Decided, LogHeader, Stimulus
+from router.replay.stepper import WAITS, Decision, Kind, Stepper
 from router.state import RouterState
 
 MAX_OPEN: Final = 100_000
-"""Answers that wait for their counterparts. More takes memory, half a kilobyte each; fewer counts requests that wait for
-long as undecided.
+"""Answers that wait for their counterparts. More takes memory, half a kilobyte each; fewer counts requests that wait
+for long as undecided.
+"""
+
+
+GRACE_S: Final = 0.1
+"""Time after which the stepper looks by itself, in seconds: a Scheduler that was busy looked so much later then. Longer
+has requests wait that did not wait then; shorter looks twice, which changes decisions though nothing is set up
+otherwise.
 """
 
 
@@ -77,7 +84,8 @@ def parse_changes(texts: list[str]) -> Changes:
             slo.setdefault(parts[1], {})[parts[2]] = _number(key, value)
         else:
             raise BadChange(
-                f"{key!r} cannot be tried: only slo.CLASS.KEY, scheduler.max_indexed_blocks and policy decide placements"
+                f"{key!r} cannot be tried: of the config, slo.CLASS.KEY and scheduler.max_indexed_blocks decide "
+                "placements, and policy"
             )
     return Changes(slo=slo, max_indexed_blocks=max_indexed_blocks)
 
@@ -134,6 +142,11 @@ class WhatIf:
                 for request_id, answer in record.decisions:
                     self.answered(request_id, answer, is_now=False)
 
+    def waits(self) -> None:
+        """A request has to wait now."""
+        if self._since is None or self._wall_s >= self._since:
+            self.num_waited[1] += 1
+
     def answered(self, request_id: RequestId, answer: Answer, *, is_now: bool) -> None:
         key = request_id, self._attempts.get(request_id, 0)
         both = self._open.get(key)
@@ -170,22 +183,34 @@ def change_of(then: Answer, now: Answer) -> Change:
 
 @final
 class DecidingStepper:
+    """Looks at requests that wait when the Scheduler did, and by itself where nothing waited then."""
+
     def __init__(self, state: RouterState, watch: WhatIf) -> None:
         self._state = state
         self._watch = watch
         self._stepper = Stepper(state, self._decided)
         self._decided_at = -inf
         self._decides_at = inf
+        """When the Scheduler would look next."""
 
     def apply(self, record: Stimulus) -> None:
         now = getattr(record, "now", None)
-        if now is not None:
-            self._decide_until(now)
-        if isinstance(record, Decided | PausesTaken):
+        if now is None:
+            self._stepper.apply(record)
             return
+        while self._decides_at + GRACE_S < now and self._state.num_waiting:
+            self._stepper.apply(Decided(self._decides_at, MOST_PER_TURN, []))
+            self._has_decided(self._decides_at)
         self._stepper.apply(record)
-        if now is not None:
+        if isinstance(record, Decided):
+            self._has_decided(now)
+        else:
             self._decides_at = min(self._decides_at, max(now, self._decided_at + DECIDE_INTERVAL_S))
+
+    def _has_decided(self, now: float) -> None:
+        self._decided_at = now
+        next_at = self._state.next_decision_at()
+        self._decides_at = inf if next_at is None else max(next_at, now + DECIDE_INTERVAL_S)
 
     def _decided(self, decision: Decision) -> None:
         answer = decision.again
@@ -193,24 +218,5 @@ class DecidingStepper:
             return
         if isinstance(answer, Placement | Rejection):
             self._watch.answered(RequestId(decision.subject), answer, is_now=True)
-        else:
-            self._watch.num_waited[1] += 1
-
-    def _decide_until(self, now: float) -> None:
-        """Look at the requests that wait, as often as the Scheduler would have until then."""
-        state = self._state
-        while self._decides_at <= now:
-            at = self._decided_at = self._decides_at
-            self._decides_at = inf
-            if not state.num_waiting:
-                return
-            decisions = state.decide(at, MOST_PER_TURN)
-            for request_id, answer in decisions:
-                if not isinstance(answer, Exception):
-                    self._watch.answered(request_id, answer, is_now=True)
-            state.take_pauses()
-            next_at = state.next_decision_at()
-            if len(decisions) == MOST_PER_TURN:
-                self._decides_at = at
-            elif next_at is not None:
-                self._decides_at = max(next_at, at + DECIDE_INTERVAL_S)
+        elif answer == WAITS and decision.is_new:
+            self._watch.waits()
