@@ -69,7 +69,9 @@ def restore(parts: Iterable[SnapshotPart], into: object, class_of: ClassOf) -> N
         layouts += part.layouts or []
     try:
         _Restore(nodes, layouts, class_of).into(into)
-    except (TypeError, IndexError, KeyError, AttributeError, RecursionError, msgspec.MsgspecError) as error:
+    except SnapshotError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise SnapshotError(f"the snapshot does not fit this version of the Scheduler: {error!r}") from error
 
 
@@ -81,6 +83,8 @@ class _Capture:
         self._numbers: dict[int, int] = {}
         """Numbers of nodes by the ids of their objects, which `_alive` keeps from being used again."""
         self._alive: list[object] = []
+        self._layouts_of: dict[tuple[type, tuple[str, ...]], int] = {}
+        """Layouts of objects whose attributes are in dictionaries."""
         self._values_of: dict[type, Callable[[Any], Any]] = {
             int: _integer,
             tuple: lambda thing: [_TUPLE, *self._each(thing)],
@@ -119,9 +123,20 @@ class _Capture:
         if issubclass(kind, msgspec.Struct):
             number = self._layout(kind, ())
             return lambda struct: self._node(struct, lambda its: [_STRUCT, number, its])
-        names = _attributes_of(thing)
+        names = _fixed_attributes(kind)
+        if names is None:
+            return lambda its: self._node(its, self._open_object)
         number = self._layout(kind, names)
         return lambda its: self._node(its, lambda its: [_OBJECT, number, *self._attributes(its, names)])
+
+    def _open_object(self, thing: object) -> list[Any]:
+        """An object whose attributes are in a dictionary."""
+        slots, its = _slots(type(thing)), tuple(vars(thing))
+        key = type(thing), its
+        number = self._layouts_of.get(key)
+        if number is None:
+            number = self._layouts_of[key] = self._layout(type(thing), (*slots, *its))
+        return [_OBJECT, number, *self._attributes(thing, (*slots, *its))]
 
     def _node(self, thing: object, captured: Callable[[Any], list[Any]]) -> Any:
         number = self._numbers.get(id(thing))
@@ -338,10 +353,13 @@ def _integer(number: int) -> Any:
     return [_BIG, number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)]
 
 
-def _attributes_of(thing: object) -> tuple[str, ...]:
-    kind = type(thing)
+def _fixed_attributes(kind: type) -> tuple[str, ...] | None:
+    """The attributes that all objects of a class have. None if objects may have others."""
     compiled: tuple[str, ...] | None = getattr(kind, "__mypyc_attrs__", None)
     if compiled is not None:
         return compiled
-    slots = [name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ())]
-    return (*slots, *getattr(thing, "__dict__", ()))
+    return None if getattr(kind, "__dictoffset__", 0) else _slots(kind)
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    return tuple([name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ())])

@@ -193,7 +193,7 @@ def _compared(was: float, figures: tuple[float | None, float | None], shown: Cal
     expected, most = figures
     text = shown(was)
     if expected is not None:
-        text += f", predicted {shown(expected)} ({100 * (was / expected - 1):+.0f} %)" if expected > 0 else ""
+        text += f", predicted {shown(expected)} ({round(100 * (was / expected - 1)):+d} %)" if expected > 0 else ""
     if most is not None:
         text += f", objective {shown(most)}: {'met' if was <= most else 'missed'}"
     return text
