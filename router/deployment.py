@@ -32,6 +32,8 @@ from cluster.slo import SloConfig
 from router.epoch_watch import EpochWatch
 from router.garbage import collect_rarely
 from router.prediction.learned_latency import LatencyModels
+from router.recording.log_files import start_log
+from router.recording.recorded_state import RecordedState
 from router.scheduler_service import SchedulerService
 from router.state import RouterState
 
@@ -49,11 +51,15 @@ class Scheduler:
             )
         join_cluster(network.tls)
         self._state = RouterState(slo, max_indexed_blocks=config.max_indexed_blocks)
-        service = SchedulerService(self._state, lambda epoch: self._epoch_watch.heard_of(epoch)).service
+        self._log = start_log(config, slo, cell)
+        state = RecordedState(self._state, self._log) if self._log is not None else self._state
+        service = SchedulerService(state, lambda epoch: self._epoch_watch.heard_of(epoch)).service
         self._listener = await Listener.start(own_interface_of(network.host).host, service)
         collect_rarely()
         registry = scheduler_registry(cell)
         record = registry.claim(self._listener.address, own_node())
+        if self._log is not None:
+            self._log.epoch = record.epoch
         self._closing: asyncio.Task[None] | None = None
         self._epoch_watch = EpochWatch(registry, record, self._stop)
 
@@ -65,6 +71,11 @@ class Scheduler:
     def _stop(self) -> None:
         """Close all connections: every peer then looks for the newest Scheduler."""
         self._closing = asyncio.create_task(self._listener.close())
+
+    def __del__(self) -> None:
+        """Serve calls it as the replica leaves: what the log has is written."""
+        if (log := getattr(self, "_log", None)) is not None:
+            log.close()
 
     async def scrape(self) -> Scrape:
         export(self._state, asyncio.get_running_loop().time())

@@ -17,7 +17,7 @@ from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta, ReportReply, WorkerReport
 from cluster.messages.scheduler_events import Pause, RequestClosed, SchedulerEvent, WorkerLeft
-from router.state import RouterState
+from router.recording.recorded_state import State
 from router.turns import Turns
 
 DECIDE_INTERVAL_S = 0.02
@@ -45,7 +45,7 @@ class _Asked(NamedTuple):
 
 
 class PendingPlacements:
-    def __init__(self, state: RouterState) -> None:
+    def __init__(self, state: State) -> None:
         self.state = state
         self._loop = asyncio.get_running_loop()
         self._answers: dict[RequestId, asyncio.Future[Placement | Rejection]] = {}

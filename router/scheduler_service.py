@@ -40,8 +40,8 @@ from cluster.rpc.protocol import (
 from router.ingresses import SWEEP_S, Ingresses
 from router.pending_placements import PendingPlacements
 from router.prefixes.kv_backlog import KvBacklog
+from router.recording.recorded_state import State
 from router.seldom_logged import SeldomLogged
-from router.state import RouterState
 
 logger = logging.getLogger("baton.scheduler")
 
@@ -52,7 +52,7 @@ and perhaps repeat, more events.
 
 
 class SchedulerService:
-    def __init__(self, state: RouterState, on_replaced: Callable[[int], None] = lambda epoch: None) -> None:
+    def __init__(self, state: State, on_replaced: Callable[[int], None] = lambda epoch: None) -> None:
         """`on_replaced` is called with the epoch of another Scheduler that a worker or an ingress has found."""
         self.pending = PendingPlacements(state)
         self._loop = asyncio.get_running_loop()

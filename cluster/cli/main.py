@@ -7,6 +7,7 @@ project` and `baton key` manage accounts; `baton tenant` also erases tenants and
 sealed with. `baton state` rotates the master key. `baton audit` checks and exports the log of safety decisions. `baton
 safety` checks policies and texts. `baton compile` compiles the modules of placement and screening. `baton usage` sums
 the ledger of usage up. `baton simulate` compares placement policies. `baton plan` sizes the pools for a load.
+`baton replay` makes the Scheduler's decisions again.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from typing import Any, BinaryIO
 
 import yaml
 
-from cluster.cli import audit, cells, plan, safety, simulate
+from cluster.cli import audit, cells, plan, replay, safety, simulate
 from cluster.cli import compile as compiler
 from cluster.cli import state as cli_state
 from cluster.cli.accounts.first_key import how_to_send_a_key
@@ -138,6 +139,7 @@ def argument_parser() -> argparse.ArgumentParser:
     compiler.add_parser(commands)
     simulate.add_parser(commands)
     plan.add_parser(commands)
+    replay.add_parser(commands)
     return parser
 
 

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from cluster.config.node_choice import NodeChoice
+from cluster.config.stimulus_log import StimulusLogConfig
 
 MAX_INDEXED_BLOCKS: Final = 1 << 24
 """Default of `max_indexed_blocks`."""
@@ -21,3 +22,5 @@ class SchedulerConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, for
     for longest. With fewer blocks than the workers cache, prefixes are found too short, and requests go to workers that
     compute them again; more take memory on the Scheduler's node.
     """
+    stimulus_log: StimulusLogConfig | None = None
+    """What the Scheduler is told and what it decides is written to files. Nothing is written if it is missing."""

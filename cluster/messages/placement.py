@@ -66,6 +66,8 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The path that the request must take, from the operator's debugging header. None if placement chooses."""
     has_other_cell: bool = False
     """Another cell can be asked, so that the request need not wait here for a worker while none lives."""
+    http_request: str = ""
+    """The `x-request-id` of the HTTP request, by which the stimulus log can be searched."""
 
 
 class Prediction(msgspec.Struct, frozen=True, array_like=True):

@@ -56,6 +56,16 @@ PLACEMENT = Histogram(
     "Seconds from a placement request to the Scheduler's answer, the time in its queue included.",
     buckets=(0.0005, 0.001, 0.002, *LATENCY_BUCKETS_S),
 )
+STIMULUS_BYTES = Counter("baton_stimulus_log_bytes", "Bytes that the Scheduler has written to its stimulus log.")
+STIMULI_LOST = Counter(
+    "baton_stimulus_log_lost_records",
+    "Records that the stimulus log lacks: they came faster than they could be written, or writing failed.",
+)
+SNAPSHOT = Histogram(
+    "baton_stimulus_log_snapshot_seconds",
+    "Seconds for which the Scheduler decided nothing while it took a snapshot for the stimulus log.",
+    buckets=(0.001, 0.002, *LATENCY_BUCKETS_S),
+)
 CELL_REQUESTS = Gauge(
     "baton_cell_requests", "Open requests of an ingress replica in each cell, where there are several.", ["cell"]
 )

@@ -308,6 +308,7 @@ class Session:
             num_engines_lost=self._num_engines_lost,
             digest=self._digest,
             path=terms.path if failure is None else None,
+            http_request=terms.http_request,
         )
 
     def _failed(self, error: ServingError) -> None:
