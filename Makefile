@@ -49,7 +49,7 @@ APART = mkdir -p $(TEMPORARY) && PYTEST_DEBUG_TEMPROOT=$(TEMPORARY)
 AT_IDLE = $(BIN)/python -m tests.at_idle $(BIN)/python -m pytest
 .PHONY: test-house test-component test-state-and-engines test-others test-live test-sim test-unit
 
-test: $(STAMP) network-tools ## all tests, with real engines, except for soak, fuzz, models, browser, clouds and drills
+test: $(STAMP) network-tools monitoring-tools ## all tests, with real engines, except for soak, fuzz, models, browser, clouds and drills
 	$(BESIDE) --jobs=2 compile lint test-house
 	$(BESIDE) --jobs=3 test-component test-state-and-engines test-others
 	$(BESIDE) --jobs=3 test-live test-sim test-unit
@@ -76,7 +76,7 @@ test-others: $(STAMP)
 test-live: $(STAMP)
 	$(APART) $(BIN)/python -m pytest $(LIVE) --durations=40
 
-test-fast: $(STAMP) ## unit, component and hostile tests, without engines: minutes
+test-fast: $(STAMP) monitoring-tools ## unit, component and hostile tests, without engines: minutes
 	$(BIN)/python -m pytest tests/unit $(COMPONENT) tests/hostile $(HOUSE)
 
 drills: $(STAMP) compile network-tools ## inject every fault at every moment of a request: half an hour; compares with docs/drills.md, and writes it
@@ -119,6 +119,21 @@ network-tools:
 	@PATH="$$PATH:/usr/sbin:/sbin"; command -v iptables >/dev/null && command -v ip >/dev/null || { \
 	  echo "Installing the Debian packages iptables and iproute2, with which the drills change the network"; \
 	  apt-get update -qq && apt-get install -qq -y iptables iproute2 || { echo "iptables and ip are needed"; exit 1; }; }
+
+# Unpacked, not installed: an installed Prometheus would run as a service. Debian's Alertmanager reads its templates from one place
+MONITORING = .baton/monitoring
+TEMPLATES = /usr/share/prometheus/alertmanager
+.PHONY: monitoring-tools
+monitoring-tools: $(MONITORING)/.unpacked ## unpack Debian's Prometheus and Alertmanager into .baton/monitoring: seconds
+
+$(MONITORING)/.unpacked:
+	@echo "Unpacking the Debian packages prometheus and prometheus-alertmanager into $(MONITORING)"
+	@rm -rf $(MONITORING) && mkdir -p $(MONITORING)
+	@cd $(MONITORING) && { apt-get update -qq; apt-get download -qq -o APT::Sandbox::User=root prometheus prometheus-alertmanager; } \
+	  && for package in *.deb; do dpkg-deb -x $$package . || exit 1; done && rm *.deb || { echo "prometheus and prometheus-alertmanager are needed"; exit 1; }
+	@test -e $(TEMPLATES)/default.tmpl || { mkdir -p $(TEMPLATES) && cp $(MONITORING)$(TEMPLATES)/*.tmpl $(TEMPLATES); } \
+	  || { echo "As root: mkdir -p $(TEMPLATES) && cp $(CURDIR)/$(MONITORING)$(TEMPLATES)/*.tmpl $(TEMPLATES)"; exit 1; }
+	@touch $@
 
 lint: $(STAMP) ## check format, lint, types and import contracts
 	$(BIN)/ruff format --check .
@@ -188,7 +203,7 @@ lock: $(STAMP) ## resolve the lock files again from pyproject.toml
 	$(BIN)/python conf/requirements/lock.py gpu
 
 clean: ## remove the environment, logs, benchmark results and compiled modules; conversations stay in .baton/data
-	rm -rf $(VENV) $(CLOUDS) .baton/logs .baton/bench .baton/compiled
+	rm -rf $(VENV) $(CLOUDS) $(MONITORING) .baton/logs .baton/bench .baton/compiled
 
 # On cpu, `pip check` reports that torchvision, torchaudio, torchcodec and triton are missing (see conf/requirements/lock.py).
 $(STAMP): $(LOCK) pyproject.toml
