@@ -1,10 +1,10 @@
 """The route receipts of one ingress replica: all are counted in metrics, and the last ones are kept."""
 
-from collections import deque
-from itertools import islice
+from typing import Protocol
 
 import msgspec
 
+from api.server.kept_receipts import KeptReceipts
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, SloClass
 from cluster.messages.scheduler_events import HandoffChecked
@@ -28,19 +28,29 @@ from kvtransfer import verify
 from router.session.receipt import RouteReceipt
 
 
+class TraceSink(Protocol):
+    def closed(self, receipt: RouteReceipt) -> None:
+        """A request has ended. Must not wait."""
+        ...
+
+
 class ReceiptLog:
     """The sessions' observer (router/session/receipt.py)."""
 
-    def __init__(self, num_kept: int) -> None:
-        self._kept: deque[RouteReceipt] = deque(maxlen=num_kept)
+    def __init__(self, num_kept: int, traces: TraceSink | None = None) -> None:
+        """`traces`: gets all receipts, too. None if no traces are exported."""
+        self._traces = traces
+        self.kept = KeptReceipts(num_kept)
 
-    def last(self, number: int, http_request: str | None = None) -> list[RouteReceipt]:
-        """At most `number` kept receipts, the newest first: of all requests, or of one HTTP request."""
-        kept = (r for r in reversed(self._kept) if http_request is None or r.http_request == http_request)
-        return list(islice(kept, number))
+    @property
+    def is_traced(self) -> bool:
+        """Whether traces are exported."""
+        return self._traces is not None
 
     def closed(self, receipt: RouteReceipt) -> None:
-        self._kept.append(receipt)
+        self.kept.add(receipt)
+        if self._traces is not None:
+            self._traces.closed(receipt)
         path, slo_class = receipt.path or "none", receipt.slo_class
         REQUESTS.labels(path, slo_class, receipt.outcome).inc()
         if (reason := _reason(receipt)) is not None:

@@ -5,6 +5,7 @@ import os
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from http.client import HTTPException
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -21,9 +22,11 @@ from cluster.repository import REPO_ROOT
 
 R = TypeVar("R")
 PROBE_TIMEOUT_S = 10.0
-"""Time in which a service must answer `baton probe` or `baton cells`, in seconds. Then the command ends with 1. Longer
+"""Time in which a service must answer a command such as `baton probe`, in seconds. Then the command ends with 1. Longer
 delays the error of a service that hangs; shorter fails on a busy one.
 """
+MAX_ERROR_BYTES = 1 << 16
+"""Bytes of an error's body that are read. More reads more of what is no Baton; fewer misses the code of an error."""
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Opens URLs without the proxies of the environment. The service is on this machine."""
 _HINTS = {
@@ -46,9 +49,11 @@ def add_service_options(parser: argparse.ArgumentParser) -> None:
     add_conf_option(parser)
 
 
-def ask(arguments: argparse.Namespace, path: str, answer: type[R]) -> tuple[R, bytes] | None:
+def ask(
+    arguments: argparse.Namespace, path: str, answer: type[R], explained: Mapping[str, str] | None = None
+) -> tuple[R, bytes] | None:
     """The answer of the service that the options name, and its text. Prints what is wrong and returns None if there is
-    none.
+    none. `explained`: what is wrong, by the code of an error of the service.
     """
     try:
         port = _admin_port(arguments)
@@ -65,6 +70,8 @@ def ask(arguments: argparse.Namespace, path: str, answer: type[R]) -> tuple[R, b
         return msgspec.json.decode(body, type=answer), body
     except urllib.error.HTTPError as error:
         wrong = f"{url} answers {error.code} {error.reason}{_HINTS.get(error.code, '')}"
+        if explained:
+            wrong = explained.get(_code_of(error), wrong)
     except (OSError, HTTPException) as error:
         cause = getattr(error, "reason", error)
         wrong = f"no service answers at {port.url} ({cause}); `baton serve` starts one"
@@ -72,6 +79,14 @@ def ask(arguments: argparse.Namespace, path: str, answer: type[R]) -> tuple[R, b
         wrong = f"{url} is not a Baton service: {error}"
     print(f"baton: {wrong}", file=sys.stderr)
     return None
+
+
+def _code_of(error: urllib.error.HTTPError) -> str:
+    """The code of an error in OpenAI's shape. Empty if it has none."""
+    try:
+        return str(msgspec.json.decode(error.read(MAX_ERROR_BYTES))["error"]["code"])
+    except (OSError, HTTPException, ValueError, LookupError, TypeError):
+        return ""
 
 
 def about_admin_port(config: AppConfig) -> str:

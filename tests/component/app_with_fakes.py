@@ -15,6 +15,7 @@ from api.identity.access import Access
 from api.identity.admin.admin_access import AdminAccess
 from api.identity.admin.admin_key import ADMIN_PREFIX
 from api.safety.audit.event import SafetyEvent
+from api.server.kept_receipts import KeptReceipt, KeptReceipts
 from api.server.receipt_log import ReceiptLog
 from api.state.encryption.tenant_keys import KEY_BYTES, LocalMasterKey, TenantKeys
 from api.state.event_streams.event_log import LogSpace
@@ -114,6 +115,8 @@ class FakeCluster:
             a_scrape(name, "x", "baton_output_tokens_total", value)
             for name, value in (("ingress", 1.0), ("prefill", 2.0))
         ]
+        self.kept = KeptReceipts(9)
+        """The receipts of another replica."""
 
     async def cells(self) -> CellsView:
         return CellsView(application="baton", cells=[a_cell("main")])
@@ -141,6 +144,9 @@ class FakeCluster:
 
     async def metrics_page(self) -> bytes:
         return render(self.scrapes)
+
+    async def receipts(self, name: str) -> list[KeptReceipt]:
+        return self.kept.named(name)
 
 
 def a_cell(name: str, state: CellState = CellState.OPEN) -> CellView:

@@ -10,6 +10,7 @@ ROUTES: dict[str, str | None] = {
     "GET /baton/links": None,
     "GET /baton/queue": None,
     "GET /baton/receipts": None,
+    "GET /baton/receipts/{name}": None,
     "POST /admin/tenants": None,
     "GET /admin/tenants": None,
     "GET /admin/tenants/{tenant}": None,
