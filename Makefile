@@ -20,7 +20,7 @@ STAMP = $(VENV)/.installed-$(FLAVOUR)
 INSTALL = $(BIN)/python -m pip install --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-limits bench-tenants bench-ledger bench-safety bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-metrics bench-placement bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-limits bench-tenants bench-ledger bench-safety bench-chat-state demo-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -164,6 +164,9 @@ bench-safety: $(STAMP) compile ## measure the cost of screening requests and ans
 
 bench-request: $(STAMP) compile ## measure the cost of a request before it reaches an engine: half a minute
 	$(BIN)/python -m bench.request_cost
+
+bench-metrics: $(STAMP) ## measure the cost of metrics per token, request and page: half a minute
+	$(BIN)/python -m bench.metrics_cost
 
 bench-placement: $(STAMP) compile ## measure placements per second on one core of the Scheduler: a minute
 	$(BIN)/python -m bench.placement

@@ -34,7 +34,11 @@ OF_LIBRARIES = frozenset({"TCP_USER_TIMEOUT", "UCX_KEEPALIVE_INTERVAL"})
 
 NO_TIMEOUTS = {
     ("api/wire/slo.py", "LEAST_MS"): "the smallest objective that a client may ask for",
+    ("api/metering/waiting_age.py", "LEAST_GAP_S"): "between two arrivals whose times are kept",
+    ("cluster/metrics/buckets.py", "ANSWER_BUCKETS_S"): "bounds of the buckets of histograms",
+    ("cluster/metrics/buckets.py", "GAP_BUCKETS_S"): "bounds of the buckets of histograms",
     ("cluster/metrics/buckets.py", "LATENCY_BUCKETS_S"): "bounds of the buckets of histograms",
+    ("cluster/metrics/buckets.py", "STEP_BUCKETS_S"): "bounds of the buckets of histograms",
     ("router/admission/fairness.py", "_WINDOW_S"): "computed from HALF_LIFE_S",
     ("router/admission/fairness.py", "_AGEING_S"): "computed from HALF_LIFE_S",
     ("router/load/prefill_share.py", "WINDOWS_S"): "SHORT_S, MIDDLE_S and LONG_S together",

@@ -25,7 +25,7 @@ nodes; `deployment` is of the application.
 BOUNDED = {
     "cell": "the config names the cells",
     "tenant": "metrics.max_tenants (tests/unit/api/metering/test_tenant_counts.py)",
-    "worker": "those that live now (tests/component/router/test_export.py), or the last 4096 (cluster/step_stream/unread.py)",
+    "worker": "those that live now (tests/component/router/test_export.py), or 4096 (cluster/step_stream/unread.py)",
     "prefill": "the slowest links (tests/component/router/test_export.py), or kinds of engines",
     "decode": "decode workers that live now, or kinds of engines",
     "ingress": "the longest holds (tests/component/router/test_export.py)",
