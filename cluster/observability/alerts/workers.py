@@ -43,7 +43,8 @@ POOLS = AlertGroup(
         ),
         Alert(
             name="BatonPoolEmpty",
-            condition=f"{LIVE} == 0",
+            # A pool that sizes itself may want no workers
+            condition=f"{LIVE} == 0 unless max by ({BY_POOL}) (baton_pool_wanted) == 0",
             for_="1m",
             severity=Severity.PAGE,
             summary="The {{ $labels.pool }} pool of {{ $labels.model }} has no worker",

@@ -283,6 +283,11 @@ CASES = {
         Case("empty", (workers("1x20 0x60"),), {5: NONE, 7: {"BatonPoolEmpty"}}),
         Case("empty for a moment", (workers("1x20 0x2 1x60"),), {5: NONE, 6: NONE, 8: NONE}),
         Case("the other pool", (workers("1x60", "prefill"), workers("2x60")), {10: NONE}),
+        Case(
+            "it sizes itself, and wants none",
+            (workers("1x20 0x60"), series("baton_pool_wanted", "1x18 0x60", pool="decode")),
+            {7: NONE, 15: NONE},
+        ),
     ],
     "BatonPoolSmall": [
         Case(
