@@ -138,9 +138,9 @@ class StimulusLog:
         self._batch.append(record)
         self._batch_bytes += num_bytes
         if self._batch_bytes >= BATCH_BYTES:
-            self._flush()
+            self.flush()
         elif self._flushing is None:
-            self._flushing = self._loop.call_later(BATCH_S, self._flush)
+            self._flushing = self._loop.call_later(BATCH_S, self.flush)
 
     @property
     def is_due(self) -> bool:
@@ -161,12 +161,22 @@ class StimulusLog:
         except SnapshotError:
             logger.exception("no snapshot of the Scheduler could be taken for the stimulus log")
         SNAPSHOT.observe(time.perf_counter() - began)
-        self._flush()
+        self.flush()
         self._begin(parts, has_snapshot=bool(parts))
+
+    def flush(self) -> None:
+        """Give the thread what has been collected."""
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        if self._batch:
+            self._queue.put(_Batch(self._batch, self._batch_bytes))
+            self._num_in += self._batch_bytes
+            self._batch, self._batch_bytes = [], 0
 
     def close(self) -> None:
         """Write what is there, for CLOSE_S at most. Blocks meanwhile."""
-        self._flush()
+        self.flush()
         self._queue.put(None)
         self._thread.join(CLOSE_S)
 
@@ -197,15 +207,6 @@ class StimulusLog:
         STIMULI_LOST.inc()
         if self._is_exact:
             self._is_exact, self._due_at = False, self._loop.time() + RETRY_S
-
-    def _flush(self) -> None:
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flushing = None
-        if self._batch:
-            self._queue.put(_Batch(self._batch, self._batch_bytes))
-            self._num_in += self._batch_bytes
-            self._batch, self._batch_bytes = [], 0
 
 
 def start_log(config: SchedulerConfig, slo: SloConfig, cell: CellName | None) -> StimulusLog | None:

@@ -54,7 +54,7 @@ def _question(question: Question, clock: Clock) -> Iterator[str]:
     number = f"placement {request.attempt} is asked for"
     came = f"{request.age_s:.3f} s after it came"
     again = ", after a pause" if request.is_paused else ""
-    yield f"{clock(question.now)}  {number} by ingress {question.ingress}, {came}{again}; {question.num_waiting} wait"
+    yield f"{clock(question.now)}  {number} by ingress {question.ingress}, {came}{again}; {question.num_waiting} requests wait"
     looks = question.looks
     if looks:
         yield from _workers(looks[0])

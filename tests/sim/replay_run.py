@@ -8,7 +8,7 @@ import msgspec
 
 from cluster.messages.ids import Pool, SloClass
 from cluster.simulation.experiment import Cluster
-from cluster.simulation.pools.pool_setting import Fault, Linking
+from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, Linking
 from cluster.simulation.run import simulate
 from cluster.simulation.traffic.workload import Arrival, RequestRecord, SimRequest, at_rate
 from cluster.slo import Objective, SloConfig
@@ -52,6 +52,12 @@ def a_workload(num_requests: int) -> list[SimRequest]:
     return at_rate(rows, 1.0, lambda row: SLOS.of(row.slo_class).resolve(isolated_s(row.num_prompt)))
 
 
+def a_setting() -> ClusterSetting:
+    return msgspec.structs.replace(FEW.split(2), linking=Linking(proof_s=0.3))
+
+
 def run(log: StimulusSink, num_requests: int = 160) -> list[RequestRecord]:
-    setting = msgspec.structs.replace(FEW.split(2), linking=Linking(proof_s=0.3))
-    return simulate(a_workload(num_requests), setting, lambda: PendingPlacements(RecordedState(RouterState(SLOS), log)))
+    def scheduler() -> PendingPlacements:
+        return PendingPlacements(RecordedState(RouterState(SLOS), log))
+
+    return simulate(a_workload(num_requests), a_setting(), scheduler)

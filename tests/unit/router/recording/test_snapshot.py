@@ -1,12 +1,11 @@
 """Objects that are captured and restored, and snapshots that are no good."""
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.messages.ids import SloClass
@@ -136,12 +135,12 @@ junk = st.recursive(
 )
 
 
+@settings(max_examples=40)  # each makes a state
 @given(
     nodes=st.lists(st.lists(junk, min_size=1, max_size=5), max_size=5),
     spoil=st.sampled_from([None, "router.state:RouterState", "cluster.messages.ids:SloClass"]),
 )
 def test_junk_is_an_error_and_nothing_else(nodes: list[list[Any]], spoil: str | None) -> None:
     layouts = [(spoil, ["_workers", "load"])] if spoil else []
-    make: Callable[[], RouterState] = RouterState
     with pytest.raises(SnapshotError):
-        restore([SnapshotPart([[0, 0, [0, 1]], *nodes], layouts)], make(), class_of)
+        restore([SnapshotPart([[0, 0, [0, 1]], *nodes], layouts)], RouterState(max_indexed_blocks=1024), class_of)
