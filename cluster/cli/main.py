@@ -7,6 +7,7 @@ project` and `baton key` manage accounts; `baton tenant` also erases tenants and
 sealed with. `baton state` rotates the master key. `baton audit` checks and exports the log of safety decisions. `baton
 safety` checks policies and texts. `baton compile` compiles the modules of placement and screening. `baton usage` sums
 the ledger of usage up. `baton simulate` compares placement policies. `baton plan` sizes the pools for a load.
+`baton load` puts a load on any endpoint and measures it.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from cluster.cli.accounts.first_key import how_to_send_a_key
 from cluster.cli.accounts.keys import add_key_parser
 from cluster.cli.accounts.tenants import add_project_parser
 from cluster.cli.ask_service import DIRECT, about_admin_port, add_service_options, ask
+from cluster.cli.load import command as load
 from cluster.cli.reader import run_for_reader
 from cluster.cli.serve_run import ServeRun
 from cluster.cli.tenants import usage as cli_usage
@@ -138,6 +140,7 @@ def argument_parser() -> argparse.ArgumentParser:
     compiler.add_parser(commands)
     simulate.add_parser(commands)
     plan.add_parser(commands)
+    load.add_parser(commands)
     return parser
 
 
