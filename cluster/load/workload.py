@@ -16,6 +16,10 @@ DEFAULT_REQUESTS = 200
 """Requests of a mix, if neither their number nor a time is given. More take longer; fewer say less about p99."""
 ROUND_REQUESTS = 1000
 """Requests that a closed loop without an end draws at a time. More take longer to draw; fewer draw more often."""
+SPARSE_PER_S = 0.2
+"""Rate at which the sessions of a closed loop are drawn, which ignores the times. Higher cuts off more sessions at the
+first and at the last request; lower makes no difference.
+"""
 
 Session = list[Arrival]
 """The turns of one conversation, or a single request."""
@@ -53,8 +57,10 @@ class Source(Protocol):
     has_times: bool
     """Whether the rows arrived at times of their own, which a load may keep."""
 
-    def rows(self, number: int | None, seed: int) -> list[Arrival]:
-        """So many rows in order of arrival; None for as many as there are, or DEFAULT_REQUESTS."""
+    def rows(self, number: int | None, seed: int, per_s: float | None) -> list[Arrival]:
+        """So many rows in order of arrival; None for as many as there are, or DEFAULT_REQUESTS. `per_s`: requests per
+        second; None for the times that rows have by themselves.
+        """
 
 
 class TraceSource:
@@ -66,14 +72,19 @@ class TraceSource:
         self.name = f"trace {file.name}"
         self._file, self._rows = file, rows
 
-    def rows(self, number: int | None, seed: int) -> list[Arrival]:
+    def rows(self, number: int | None, seed: int, per_s: float | None) -> list[Arrival]:
         """Raises BadTrace for a file that is no trace, or has no such rows, and OSError."""
         read = read_trace(self._file, self._rows.start or 0, self._rows.stop, seed)
-        return [_in_pieces(index, row) for index, row in enumerate(repeated(read, number) if number else read)]
+        rows = [_in_pieces(index, row) for index, row in enumerate(repeated(read, number) if number else read)]
+        own = rate_per_s(rows)
+        return rows if per_s is None or not own else [_sooner(row, per_s / own) for row in rows]
 
 
 class MixSource:
-    """Rows of a mix. `cv`: how uneven the gaps between the arrivals of sessions are; None for the mix's own."""
+    """Rows of a mix. `cv`: how uneven the gaps between the arrivals of sessions are; None for the mix's own.
+
+    At another rate, sessions begin more or less often, and their think times stay.
+    """
 
     has_times = False
 
@@ -81,8 +92,9 @@ class MixSource:
         self.name = name
         self._mix = mix if cv is None else msgspec.structs.replace(mix, arrivals=Renewal(cv=cv))
 
-    def rows(self, number: int | None, seed: int) -> list[Arrival]:
-        return generate(self._mix, number or DEFAULT_REQUESTS, seed)
+    def rows(self, number: int | None, seed: int, per_s: float | None) -> list[Arrival]:
+        mix = self._mix if per_s is None else msgspec.structs.replace(self._mix, rate_per_s=per_s)
+        return generate(mix, number or DEFAULT_REQUESTS, seed)
 
 
 def fixed_mix(num_prompt: int, num_output: int) -> Mix:
@@ -97,14 +109,11 @@ def open_rows(
     """Rows with the times at which an open loop sends them. `rate`: None for the source's own times, `speed` times as
     fast.
     """
+    if number is None and rate is not None and duration_s is not None:
+        number = max(1, math.ceil(rate * duration_s))
+    rows = source.rows(number, seed, rate)
     if rate is None:
-        rows = [_sooner(row, speed) for row in source.rows(number, seed)]
-    else:
-        if number is None and duration_s is not None:
-            number = max(1, math.ceil(rate * duration_s))
-        rows = source.rows(number, seed)
-        own = rate_per_s(rows)
-        rows = [_sooner(row, rate / own if own else 1.0) for row in rows]
+        rows = [_sooner(row, speed) for row in rows]
     return rows if duration_s is None else [row for row in rows if row.arrival_s <= duration_s]
 
 
@@ -123,7 +132,7 @@ def sessions(rows: Iterable[Arrival]) -> list[Session]:
 def endless(source: Source, seed: int, cut: Cut) -> Iterator[Session]:
     """Sessions without an end."""
     for number in itertools.count():
-        drawn = source.rows(None if source.has_times else ROUND_REQUESTS, seed + number)
+        drawn = source.rows(None if source.has_times else ROUND_REQUESTS, seed + number, SPARSE_PER_S)
         for session in sessions(map(cut.apply, drawn)):
             yield [_of_round(row, number) for row in session] if number else session
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+import uvloop
 
 from api.wire.slo import TPOT_HEADER, TTFT_HEADER
 from cluster.cli.load.options import DEFAULT_RATE, EPILOG, add_options, headers_of, source_of
@@ -65,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         try:
             records = stack.enter_context(arguments.records.open("wb")) if arguments.records else None
-            return asyncio.run(_Command(arguments, records).run())
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(_Command(arguments, records).run())
         except (OSError, ValueError) as error:
             print(f"baton: {error}", file=sys.stderr)
             return 2

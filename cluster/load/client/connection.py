@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._now = 0.0
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
-        self._is_whole = False
+        self._is_whole = self._is_kept = False
 
     @property
     def is_open(self) -> bool:
@@ -125,6 +125,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         # An interim answer (status 1xx) ends, too, and the answer follows
         self._is_whole = self._parser.get_status_code() >= OK
+        self._is_kept = self._parser.should_keep_alive()  # the parser knows only now
 
     def _lost(self, exchange: Exchange, error: Exception | None) -> None:
         """An answer without a length ends with its connection, as HTTP/1.0 has it."""
@@ -135,7 +136,7 @@ class Connection(asyncio.Protocol):
 
     def _end(self, error: BaseException | None) -> None:
         exchange, self._exchange = self._exchange, None
-        if error is not None or not self._parser.should_keep_alive():
+        if error is not None or not self._is_kept:
             self.close()
         if exchange is None or exchange.done.done():
             return

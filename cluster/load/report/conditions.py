@@ -1,6 +1,5 @@
 """Conditions on the figures, such as `attainment>=0.95`, which decide the status of the command. Pure."""
 
-import operator
 import re
 from collections.abc import Callable
 
@@ -11,11 +10,11 @@ from cluster.load.report.text import num_failed, num_refused
 
 _SPELT = re.compile(r"\s*(?P<name>[a-z0-9_]+)\s*(?P<sign>>=|<=|>|<|==)\s*(?P<bound>\d+(?:\.\d+)?(?:e-?\d+)?)\s*")
 _SIGNS: dict[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-    "==": operator.eq,
+    ">=": lambda value, bound: value >= bound,
+    "<=": lambda value, bound: value <= bound,
+    ">": lambda value, bound: value > bound,
+    "<": lambda value, bound: value < bound,
+    "==": lambda value, bound: value == bound,
 }
 _QUANTILES = ("p50", "p90", "p95", "p99", "mean", "max")
 

@@ -33,9 +33,18 @@ class FakeEndpoint:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     """Those of the streamed requests."""
     heads: list[bytes] = field(default_factory=list)
+    closes_after_answer: bool = False
+    """Ends the connection after each answer, without saying so."""
+    num_connections: int = 0
     num_open: int = 0
+    crowded: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when two requests are open."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when an answer has been sent."""
     most_open: int = 0
     port: int = 0
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    """One for each connection."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -46,16 +55,22 @@ class FakeEndpoint:
         return self.endpoint.url
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.num_connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.append(task)
         try:
-            while True:
+            is_first = True
+            while is_first or not self.closes_after_answer:
+                is_first = False
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
                 body = json.loads(await reader.readexactly(int(length))) if length else {}
                 await self._answer(head, body, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # the client has left, or the endpoint ends
         finally:
-            writer.close()
+            writer.transport.abort()
 
     async def _answer(self, head: bytes, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         if head.startswith(b"GET /v1/models"):
@@ -67,10 +82,13 @@ class FakeEndpoint:
             self.bodies.append(body)
             self.num_open += 1
             self.most_open = max(self.most_open, self.num_open)
+            if self.num_open >= 2:
+                self.crowded.set()
             try:
                 await (self.instead or self._stream)(body, writer)
             finally:
                 self.num_open -= 1
+                self.ended.set()
         await writer.drain()
 
     async def _stream(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
@@ -140,3 +158,7 @@ async def running(fake: FakeEndpoint) -> AsyncIterator[FakeEndpoint]:
         yield fake
     finally:
         listener.close()
+        for task in fake.tasks:
+            task.cancel()
+        await asyncio.gather(*fake.tasks)
+        await asyncio.sleep(0)  # aborted transports close in the next turn of the loop
