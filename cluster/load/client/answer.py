@@ -41,11 +41,11 @@ class TooLargeAnswer(ValueError):
     """The answer is larger than the reader takes."""
 
 
-class _CachedTokens(msgspec.Struct):
+class _CachedTokens(msgspec.Struct, gc=False):
     cached_tokens: Count | None = None
 
 
-class _Usage(msgspec.Struct):
+class _Usage(msgspec.Struct, gc=False):
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
     prompt_tokens_details: _CachedTokens | None = None
@@ -54,7 +54,8 @@ class _Usage(msgspec.Struct):
     input_tokens_details: _CachedTokens | None = None
 
 
-class _Delta(msgspec.Struct):
+class _Delta(msgspec.Struct, gc=False):
+    role: str | None = None
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -62,25 +63,31 @@ class _Delta(msgspec.Struct):
     tool_calls: list[msgspec.Raw] | None = None
 
     def has_tokens(self) -> bool:
-        return bool(self.content or self.reasoning_content or self.reasoning or self.refusal or self.tool_calls)
+        """A token may have no text, as a part of a letter. A role comes before the first token."""
+        if self.reasoning_content or self.reasoning or self.refusal or self.tool_calls:
+            return True
+        return bool(self.content) or (self.content is not None and self.role is None)
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     delta: _Delta | None = None
     text: str | None = None
     finish_reason: str | None = None
 
     def has_tokens(self) -> bool:
         """The last token may have no text, as the end of a sequence."""
-        return bool(self.text or self.finish_reason or (self.delta is not None and self.delta.has_tokens()))
+        delta = self.delta
+        if delta is not None and (delta.content or delta.has_tokens()):
+            return True
+        return self.text is not None or self.finish_reason is not None
 
 
-class _Response(msgspec.Struct):
+class _Response(msgspec.Struct, gc=False):
     usage: _Usage | None = None
     error: Any = None
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     id: str | None = None
     type: str = ""
     choices: list[_Choice] = []
@@ -149,20 +156,19 @@ class StreamedAnswer:
         self._rest = rest
         for line in lines:
             if line.startswith(_DATA):
-                self._read(line[len(_DATA) :].strip(), now)
+                self._read(line[len(_DATA) :], now)
 
     def _read(self, data: bytes, now: float) -> None:
-        if data == _DONE:
-            self.is_complete = True
-            return
-        if not data:
-            return
         try:
             event = _EVENTS.decode(data)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise BrokenAnswer(f"{error}: {data[:80]!r}") from error
-        if event.choices:
-            self._read_choices(event, now)
+            self._read_no_event(data.strip(), error)
+            return
+        for choice in event.choices:
+            if choice.has_tokens():
+                self._token(now)
+            if choice.finish_reason:
+                self.is_complete = True
         if event.usage is not None:
             self.usage = event.usage
         if event.id is not None:
@@ -172,12 +178,11 @@ class StreamedAnswer:
         elif event.error is not None:
             self.error = str(event.error)
 
-    def _read_choices(self, event: _Event, now: float) -> None:
-        for choice in event.choices:
-            if choice.has_tokens():
-                self._token(now)
-            if choice.finish_reason:
-                self.is_complete = True
+    def _read_no_event(self, data: bytes, error: Exception) -> None:
+        if data == _DONE:
+            self.is_complete = True
+        elif data:
+            raise BrokenAnswer(f"{error}: {data[:80]!r}") from error
 
     def _read_typed(self, event: _Event, now: float) -> None:
         """An event of the responses API."""

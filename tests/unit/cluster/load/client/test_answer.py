@@ -54,6 +54,11 @@ def test_reasoning_and_refusals_are_tokens(name: str) -> None:
     assert read(stream({"choices": [{"delta": {name: "hm"}}]})).first_at == 0.0
 
 
+@pytest.mark.parametrize("choice", [{"delta": {"content": ""}}, {"text": ""}])
+def test_token_may_have_no_text(choice: dict[str, Any]) -> None:
+    assert read(stream({"choices": [choice]})).first_at == 0.0
+
+
 def test_tool_calls_are_tokens() -> None:
     event = {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}}]}
     assert read(stream(event)).first_at == 0.0
