@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,10 @@ DEFAULT_REQUESTS = 200
 """Requests of a mix, if neither their number nor a time is given. More take longer; fewer say less about p99."""
 ROUND_REQUESTS = 1000
 """Requests that a closed loop without an end draws at a time. More take longer to draw; fewer draw more often."""
+QUESTION_SHARE = 0.25
+"""Share of a prompt that is cut which its last piece may keep. Higher keeps less of what prompts share; lower makes
+prompts alike.
+"""
 SPARSE_PER_S = 0.2
 """Rate at which the sessions of a closed loop are drawn, which ignores the times. Higher cuts off more sessions at the
 first and at the last request; lower makes no difference.
@@ -34,7 +38,9 @@ class Cut(msgspec.Struct, frozen=True):
     """Tokens of a prompt and its answer together."""
 
     def apply(self, row: Arrival) -> Arrival:
-        """The row within the bounds. A prompt loses its end, so that it keeps what it shares with others."""
+        """The row within the bounds. A prompt keeps its question, which it shares with none, and of the rest its begin,
+        which others may have.
+        """
         num_output = min(row.num_output, self.max_output or row.num_output)
         if self.max_total is not None:
             num_output = max(1, min(num_output, self.max_total - 1))
@@ -43,10 +49,8 @@ class Cut(msgspec.Struct, frozen=True):
             num_prompt = max(1, min(num_prompt, self.max_total - num_output))
         if (num_prompt, num_output) == (row.num_prompt, row.num_output):
             return row
-        pieces = list(_first_tokens(row.pieces, num_prompt))
-        if pieces and pieces[-1].speaker is not Speaker.USER:  # a prompt ends with a question
-            pieces[-1] = msgspec.structs.replace(pieces[-1], speaker=Speaker.USER)
-        return msgspec.structs.replace(row, num_prompt=num_prompt, num_output=num_output, pieces=tuple(pieces))
+        pieces = tuple(_shortened(row.pieces, num_prompt))
+        return msgspec.structs.replace(row, num_prompt=num_prompt, num_output=num_output, pieces=pieces)
 
 
 class Source(Protocol):
@@ -155,9 +159,18 @@ def _in_pieces(number: int, row: Arrival) -> Arrival:
     return msgspec.structs.replace(row, pieces=tuple(pieces))
 
 
-def _first_tokens(pieces: Iterable[Piece], number: int) -> Iterator[Piece]:
-    for piece in pieces:
-        if number <= 0:
-            return
-        yield piece if piece.num_tokens <= number else msgspec.structs.replace(piece, num_tokens=number)
-        number -= piece.num_tokens
+def _shortened(pieces: Sequence[Piece], number: int) -> Iterator[Piece]:
+    """Pieces with so many tokens together, which are fewer than they have."""
+    *before, last = pieces
+    num_last = min(last.num_tokens, max(1, round(QUESTION_SHARE * number)))
+    num_last = max(num_last, number - sum(piece.num_tokens for piece in before))
+    left = number - num_last
+    for piece in before:
+        if left > 0:
+            yield _with_tokens(piece, min(left, piece.num_tokens))
+        left -= piece.num_tokens
+    yield _with_tokens(last, num_last)
+
+
+def _with_tokens(piece: Piece, number: int) -> Piece:
+    return msgspec.structs.replace(piece, num_tokens=number)

@@ -16,8 +16,7 @@ from cluster.load.prompts.counting import (
     PROBE_WORDS,
     TEST_WORDS,
     Probe,
-    overhead_of,
-    probe_of,
+    first_word_probe,
     probes,
     system_probe,
     test_probe,
@@ -36,30 +35,28 @@ async def calibrated(count: CountTokens, tokenizer: Path | None = None) -> Wordi
     Raises:
         ValueError: the file is no tokenizer.
     """
-    word = WORDS[0]
-    few, many = await count(probe_of(word, 1)), await count(probe_of(word, 1 + PROBE_WORDS))
+    few, many = await count(first_word_probe(1)), await count(first_word_probe(1 + PROBE_WORDS))
     known = _words_of(tokenizer) if tokenizer else None
-    if few is None or many is None or many <= few:
+    if few is None or many is None:
         return Wording(words=known or WORDS, is_measured=known is not None)
-    per_word = (many - few) / PROBE_WORDS
-    first_overhead = overhead_of(per_word, 1 + PROBE_WORDS, many)
-    words = known or await _single_words(count, first_overhead)
+    first_overhead = max(0, few - 1)
+    words = known or (await _single_words(count, few) if many == few + PROBE_WORDS else ())
     if len(words) < LEAST_WORDS:
         return await _of_any_length(count, first_overhead)
-    wording = Wording(words=words, first_overhead=first_overhead, is_measured=True)
-    wording = await _with_template(count, wording)
+    wording = await _with_template(count, Wording(words=words, first_overhead=first_overhead, is_measured=True))
     tested = await count(test_probe(wording))
     if tested is None or tested == first_overhead + TEST_WORDS:
         return wording
-    return msgspec.structs.replace(wording, tokens_per_word=(tested - first_overhead) / TEST_WORDS)
+    return msgspec.structs.replace(wording, tokens_per_word=max(0.1, (tested - first_overhead) / TEST_WORDS))
 
 
-async def _single_words(count: CountTokens, overhead: int) -> tuple[str, ...]:
+async def _single_words(count: CountTokens, alone: int) -> tuple[str, ...]:
+    """`alone`: tokens of a prompt of FIRST_WORD, which the others have in front."""
     found: list[str] = []
     for probe, words in probes():
         if (total := await count(probe)) is None:
             break
-        found += [word for word, tokens in tokens_of(words, total, overhead).items() if tokens == 1]
+        found += [word for word, tokens in tokens_of(words, total, alone).items() if tokens == 1]
         if len(found) >= ENOUGH_WORDS:
             break
     return tuple(found)
@@ -74,12 +71,12 @@ async def _of_any_length(count: CountTokens, first_overhead: int) -> Wording:
 
 async def _with_template(count: CountTokens, wording: Wording) -> Wording:
     """With what a system message and a further turn take. Templates may refuse either."""
-    system, turn = await count(system_probe(wording.words[0])), await count(turn_probe(wording.words[0]))
+    system, turn = await count(system_probe()), await count(turn_probe())
     alone = wording.first_overhead
     return msgspec.structs.replace(
         wording,
-        system_overhead=overhead_of(1, 2 * PROBE_WORDS, system - alone) if system else 0,
-        turn_overhead=overhead_of(1, 3 * PROBE_WORDS, turn - alone) if turn else 0,
+        system_overhead=max(0, system - alone - 2 * PROBE_WORDS) if system else 0,
+        turn_overhead=max(0, turn - alone - 3 * PROBE_WORDS) if turn else 0,
     )
 
 

@@ -2,13 +2,14 @@
 
 `usage.prompt_tokens` counts the tokens of a whole prompt. A prompt that has the first word once, the second BASE times
 and the third BASE * BASE times tells the tokens of each: its count, less that of the template, is a number in base BASE
-whose digits they are.
+whose digits they are. A word at the begin of a message has no space before it, and may have other tokens there. So
+FIRST_WORD begins each message, here and in prompts.
 """
 
 from collections.abc import Iterator, Sequence
 
 from cluster.load.client.endpoint import Message
-from cluster.load.prompts.texts import WORDS, PromptWriter, Wording
+from cluster.load.prompts.texts import FIRST_WORD, WORDS, PromptWriter, Wording
 from cluster.simulation.traffic.workload import Piece, Speaker
 
 BASE = 6
@@ -31,11 +32,11 @@ def probes() -> Iterator[tuple[Probe, tuple[str, ...]]]:
     for start in range(0, len(WORDS), WORDS_PER_PROMPT):
         words = WORDS[start : start + WORDS_PER_PROMPT]
         repeated = [word for power, word in enumerate(words) for _ in range(BASE**power)]
-        yield [(Speaker.USER, " ".join(repeated))], words
+        yield [(Speaker.USER, " ".join([FIRST_WORD, *repeated]))], words
 
 
-def probe_of(word: str, count: int) -> Probe:
-    return [(Speaker.USER, " ".join([word] * count))]
+def first_word_probe(count: int) -> Probe:
+    return [(Speaker.USER, " ".join([FIRST_WORD] * count))]
 
 
 def tokens_of(words: Sequence[str], count: int, overhead: int) -> dict[str, int]:
@@ -46,17 +47,13 @@ def tokens_of(words: Sequence[str], count: int, overhead: int) -> dict[str, int]
     return found if left == 0 and all(tokens > 0 for tokens in found.values()) else {}
 
 
-def overhead_of(word_tokens: float, num_words: int, count: int) -> int:
-    return max(0, round(count - word_tokens * num_words))
-
-
-def system_probe(word: str) -> Probe:
-    text = " ".join([word] * PROBE_WORDS)
+def system_probe() -> Probe:
+    text = " ".join([FIRST_WORD] * PROBE_WORDS)
     return [(Speaker.SYSTEM, text), (Speaker.USER, text)]
 
 
-def turn_probe(word: str) -> Probe:
-    text = " ".join([word] * PROBE_WORDS)
+def turn_probe() -> Probe:
+    text = " ".join([FIRST_WORD] * PROBE_WORDS)
     return [(Speaker.USER, text), (Speaker.ASSISTANT, text), (Speaker.USER, text)]
 
 

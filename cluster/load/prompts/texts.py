@@ -22,8 +22,10 @@ WORDS = tuple(
     ).split()
 )
 """Frequent English words. Nearly all tokenizers have one token for each, with the space before it."""
+FIRST_WORD = WORDS[0]
+"""Begins each piece: what a word is without a space before it, only this one must tell."""
 FIRST_WORDS = 8
-"""Words at the begin of a piece that are chosen one by one. Fewer let two pieces begin alike; more take longer."""
+"""Further words at its begin that are chosen one by one. Fewer let two pieces begin alike; more take longer."""
 SENTENCE_WORDS = 32
 """Words of a prepared sentence. Longer ones make long prompts faster, and shorter ones vary more."""
 NUM_SENTENCES = 256
@@ -67,16 +69,16 @@ class PromptWriter:
     def text(self, name: str, num_tokens: int) -> str:
         """A text of so many tokens, and of one word at least."""
         num_words = max(1, round(num_tokens / self._wording.tokens_per_word))
-        num_whole, num_last = divmod(max(0, num_words - FIRST_WORDS), SENTENCE_WORDS)
+        num_whole, num_last = divmod(max(0, num_words - 1 - FIRST_WORDS), SENTENCE_WORDS)
         digest = shake_256(f"{self._salt}/{name}".encode()).digest(2 * FIRST_WORDS + num_whole + 1)
         words = self._wording.words
         first = [
             words[int.from_bytes(digest[at : at + 2]) % len(words)]
-            for at in range(0, 2 * min(FIRST_WORDS, num_words), 2)
+            for at in range(0, 2 * min(FIRST_WORDS, num_words - 1), 2)
         ]
         chosen = [self._sentences[byte] for byte in digest[2 * FIRST_WORDS :]]
         last = chosen.pop().split(" ", num_last)[:num_last]
-        return " ".join([*first, *chosen, *last])
+        return " ".join([FIRST_WORD, *first, *chosen, *last])
 
     def _overheads(self, pieces: Sequence[Piece]) -> list[int]:
         """Tokens of the template that each piece leaves room for. Pieces that several prompts begin with leave the same

@@ -7,7 +7,7 @@ import pytest
 from cluster.load.client.endpoint import Message
 from cluster.load.prompts.calibration import CountTokens, calibrated
 from cluster.load.prompts.counting import Probe
-from cluster.load.prompts.texts import WORDS, PromptWriter
+from cluster.load.prompts.texts import FIRST_WORD, WORDS, PromptWriter
 from cluster.repository import REPO_ROOT
 from cluster.simulation.traffic.workload import Piece, Speaker
 
@@ -46,6 +46,17 @@ async def test_prompts_are_exact_and_usual_tokenizers_take_few_questions() -> No
 
 async def test_words_of_several_tokens_are_left_out() -> None:
     assert await tokens(counter({word: 2 + number % 3 for number, word in enumerate(WORDS[1::2])}, 7), PIECES) == 600
+
+
+async def test_words_that_are_another_number_of_tokens_at_the_begin_of_a_message_are_no_matter() -> None:
+    inner = counter({}, 4)
+
+    async def count(probe: Probe) -> int | None:
+        total = await inner(probe)
+        assert total is not None
+        return total + sum(text.split(" ")[0] != FIRST_WORD for _, text in probe)
+
+    assert await tokens(count, PIECES) == 600
 
 
 async def test_prompts_are_about_right_if_no_word_is_one_token() -> None:
