@@ -12,7 +12,7 @@ HOMES = {
     "cachetools": ("api/safety/screener.py", "api/state/encryption/tenant_keys.py", "api/state/redis/*"),
     "cryptography": ("api/state/encryption/*", "cluster/network/certificates.py", "kvtransfer/side_channel.py"),
     "fastapi": ("api/http_app.py", "api/routes/*", "api/server/json_body.py", "api/edge/error_response.py"),
-    "httptools": ("api/server/protocol.py",),
+    "httptools": ("api/server/protocol.py", "cluster/load/client/connection.py"),
     "httpx2": ("api/identity/oidc.py", "api/identity/signing_keys.py", "api/safety/guards/guard.py"),
     "huggingface_hub": ("kvtransfer/tiers/disk.py",),
     "interegular": ("api/safety/scans/automata.py",),
@@ -43,6 +43,7 @@ HOMES = {
         "cluster/serve_context.py",
     ),
     "redis": ("api/state/redis/*",),
+    "rich": ("cluster/load/live_view.py",),
     "stdnum": ("api/safety/scans/personal_data.py",),
     "setuptools": ("cluster/cli/compile.py",),
     "starlette": (
@@ -52,9 +53,11 @@ HOMES = {
         "api/responses/idempotency.py",
         "api/frontend/frontend.py",
     ),
+    "tokenizers": ("cluster/load/prompts/calibration.py",),
     "torch": ("kvtransfer/tiers/*",),
     "transformers": ("api/frontend/fast_tokenizer.py", "api/structured/tokens.py"),
     "uvicorn": ("api/server/*",),
+    "uvloop": ("cluster/cli/load/command.py",),
     "vllm": (
         "cluster/engine/*",
         "cluster/engine_checks/arguments.py",
