@@ -271,7 +271,8 @@ class Session:
             lost=self._lost,
             num_engines_lost=self._num_engines_lost,
             digest=self._digest,
-            path=terms.path if failure is None else None,
+            path=terms.path if failure is None or terms.pinned is not None else None,
+            pinned=terms.pinned,
         )
 
     def _failed(self, error: ServingError) -> None:
