@@ -10,6 +10,8 @@ GENERATED = "vllm:generation_tokens_total"
 STARTED = "process_start_time_seconds"
 UNREAD, UNCLAIMED = "baton_unread_tokens_total", "baton_unclaimed_tokens_total"
 """Tokens that no session has: as the ingress replicas have counted them, by worker, and as the workers have."""
+PROBED = "baton_quality_probe_tokens_total"
+"""Tokens of probes, which no tenant is charged for. Those of answers (part `answer`) are among the generated ones."""
 
 
 def engine_counts(scrapes: Iterable[Scrape]) -> list[EngineCount]:
@@ -23,7 +25,7 @@ def engine_counts(scrapes: Iterable[Scrape]) -> list[EngineCount]:
                 generated[scrape.replica] = generated.get(scrape.replica, 0) + round(sample.value)
             elif sample.name == STARTED:
                 started[scrape.replica] = sample.value
-            elif sample.name == UNREAD:
+            elif sample.name == UNREAD or (sample.name == PROBED and sample.labels["part"] == "answer"):
                 unread[sample.labels["worker"]] += round(sample.value)
             elif sample.name == UNCLAIMED:
                 unread[scrape.replica] += round(sample.value)

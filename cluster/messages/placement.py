@@ -74,7 +74,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     has_other_cell: bool = False
     """Another cell can be asked, so that the request need not wait here for a worker while none lives."""
     pinned: Pinned | None = None
-    """The workers whose answer is wanted, of a probe of their quality (docs/quality.md). Such a request has a `path`, is
+    """The workers whose answer is wanted, of a probe of quality (docs/quality.md). Such a request has a `path`, is
     refused while others wait, and tells nothing of what clients ask for. None for the request of a client.
     """
 

@@ -1,8 +1,20 @@
-"""What an ingress tells the Scheduler of the quality of workers' answers (docs/quality.md)."""
+"""The answers to probes, and what an ingress tells the Scheduler of the quality of workers (docs/quality.md)."""
 
 import msgspec
 
+from cluster.messages.generation import TokenLogprob
 from cluster.messages.ids import WorkerId
+
+
+class AnswerStep(msgspec.Struct, frozen=True, array_like=True):
+    """One token of a greedy answer."""
+
+    token_id: int
+    top: list[TokenLogprob]
+    """The most likely tokens of the step."""
+
+
+Answer = list[AnswerStep]
 
 
 class WorkerQuarantine(msgspec.Struct, frozen=True, array_like=True):

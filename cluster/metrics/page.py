@@ -11,9 +11,9 @@ from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from cluster.messages.ids import CellName
-from cluster.metrics import engines, handoffs, network, requests, safety, scaling, scheduler, tenants
+from cluster.metrics import engines, handoffs, network, quality, requests, safety, scaling, scheduler, tenants
 
-SUBJECTS = (requests, scheduler, engines, handoffs, scaling, tenants, safety, network)
+SUBJECTS = (requests, scheduler, engines, handoffs, scaling, tenants, safety, network, quality)
 """The modules of the table. Every process has all metrics, also those that it does not count."""
 
 

@@ -27,7 +27,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     block_hashes: list[bytes] = []
     """Keys of the prompt's full KV blocks (cluster/engine/block_hashes.py)."""
     path: Path | None = None
-    """The path of the first attempt, and of all attempts of a request that is pinned. None lets the Scheduler choose."""
+    """The path of the first attempt, and of all attempts of a pinned request. None lets the Scheduler choose."""
     pinned: Pinned | None = None
     """The only workers that the request may use. None lets the Scheduler choose."""
     http_request: str = ""

@@ -48,6 +48,9 @@ from router.session.timing import Timing
 
 logger = logging.getLogger("baton.session")
 
+PROBE_TENANT = "baton-probe"
+"""The tenant of probes of quality, for the Scheduler. Each probe has a salt of its own instead."""
+
 
 class Session:
     def __init__(
@@ -251,7 +254,7 @@ class Session:
             request_id=request.request_id,
             num_prompt_tokens=len(request.prompt_token_ids) + len(self._released),
             block_hashes=terms.block_hashes,
-            tenant=request.cache_salt or "",
+            tenant=(request.cache_salt or "") if terms.pinned is None else PROBE_TENANT,
             tenant_weight=terms.tenant_weight,
             has_early_token=request.is_resumable,
             num_output_tokens=len(self._released),
