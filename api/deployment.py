@@ -22,7 +22,7 @@ from api.identity.admin.admin_key import established_admin_key
 from api.identity.authentication import Authentication
 from api.identity.oidc import OidcTokens
 from api.quality.probe_set import MAX_FILE_BYTES, ProbeSet, parsed
-from api.quality.prober import QualityProber
+from api.quality.prober import ProbePorts, QualityProber
 from api.quality.references import REFERENCE_FOLDER, ReferenceStore
 from api.quality.replicas import ProbeReplicas
 from api.routes.services import IngressServices
@@ -106,7 +106,7 @@ class Ingress:
         self._prober = self._probing(config, probes, cluster)
         access = Access(self._authentication.identify, is_required=config.identity.required)
         http_app = build_http_app(
-            frontend, cluster, receipts, self._state, self._context, config.ingress, access, charging, self._prober
+            frontend, cluster, receipts, self._state, self._context, config.ingress, access, charging
         )
         if config.identity.required:
             await self._state.reached(ACCOUNTS_WITHIN_S)
@@ -158,18 +158,15 @@ class Ingress:
             config.quality_probe,
             config.model,
             probes,
-            self._frontend,
-            self._start_session,
-            cluster,
+            ProbePorts(self._frontend, self._start_session, cluster, self._scheduling.quarantine),
             replicas,
             references,
-            self._scheduling.quarantine,
         )
 
     async def _admin_port(self, config: AppConfig) -> HttpListener:
         """Raises ValueError for an admin key that is not valid, OSError if its file or the address cannot be used."""
         key = established_admin_key(REPO_ROOT / config.state.data_dir) if config.admin.key_required else None
-        app = build_admin_app(self._services, config.admin, AdminAccess(key))
+        app = build_admin_app(self._services, config.admin, AdminAccess(key), self._prober)
         gatekeeper = Gatekeeper(config.admin.as_listener(config.ingress))
         return await HttpListener.start(app, gatekeeper, own_service(), "admin.port")
 

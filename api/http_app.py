@@ -57,7 +57,6 @@ def build_http_app(
     config: IngressConfig,
     access: Access,
     charging: Charging | None = None,
-    quality: QualityProber | None = None,
 ) -> FastAPI:
     """The application of the public port."""
     capacity = Capacity(config.max_ongoing_requests)
@@ -70,7 +69,6 @@ def build_http_app(
         receipts=receipts,
         chat_state=state,
         charging=charging,
-        quality=quality,
         completion_writer=CompletionStoreWriter(state),
         context=context_manager,
         titles=titles,
@@ -83,14 +81,18 @@ def build_http_app(
     return _app([health.liveness, *routers], services, config, capacity, access)
 
 
-def build_admin_app(services: IngressServices, config: AdminConfig, access: AccessPort) -> FastAPI:
-    """The application of the admin port. `services`: of the public one."""
+def build_admin_app(
+    services: IngressServices, config: AdminConfig, access: AccessPort, quality: QualityProber | None = None
+) -> FastAPI:
+    """The application of the admin port. `services`: of the public one. `quality`: None where nothing is probed."""
     views = (metrics_page, cluster_views, route_receipts, quality_probe)
     of_operators = (*views, tenants, projects, keys, usage_of_all)
     routers = [health.liveness, *(routes.router for routes in of_operators)]
     # One request for each connection: the limit of connections refuses before this one would
     capacity = Capacity(MOST_CONNECTIONS)
-    return _app(routers, services, config.as_listener(services.config), capacity, access)
+    app = _app(routers, services, config.as_listener(services.config), capacity, access)
+    app.state.quality = quality
+    return app
 
 
 def _app(

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from api.frontend.generation import SessionFactory
 from api.frontend.probing import PromptRenderer
@@ -52,29 +52,34 @@ class ViewPort(Protocol):
     async def view(self) -> ClusterView: ...
 
 
+class ProbePorts(NamedTuple):
+    """What the probe uses of the ingress."""
+
+    renderer: PromptRenderer
+    start_session: SessionFactory
+    cluster: ViewPort
+    quarantine: Callable[[WorkerQuarantine], Awaitable[None]]
+    """Tells all Schedulers. Raises ServingError."""
+
+
 class QualityProber:
     def __init__(
         self,
         config: QualityProbeConfig,
         model: str,
         given: ProbeSet | None,
-        renderer: PromptRenderer,
-        start_session: SessionFactory,
-        cluster: ViewPort,
+        ports: ProbePorts,
         replicas: ProbeReplicas,
         references: ReferenceStore,
-        quarantine: Callable[[WorkerQuarantine], Awaitable[None]],
     ) -> None:
-        """`given`: the file of the config, if there is one. `quarantine` tells all Schedulers."""
+        """`model`: as the config names it. `given`: the file of the config, if there is one."""
         self._config = config
         self._model = model
         self._given = given
-        self._renderer = renderer
-        self._asker = Asker(start_session, config.tokens)
-        self._cluster = cluster
+        self._ports = ports
+        self._asker = Asker(ports.start_session, config.tokens)
         self._replicas = replicas
         self._references = references
-        self._tell = quarantine
         self._prompts: dict[str, list[int]] = {}
         """The tokens of each prompt."""
         self._visitor: Visitor | None = None
@@ -155,9 +160,11 @@ class QualityProber:
     async def _tokens_of(self, prompt: ProbePrompt) -> list[int]:
         """Raises ServingError."""
         if prompt.text is not None:
-            return await self._renderer.tokens_of_text(prompt.text)
+            return await self._ports.renderer.tokens_of_text(prompt.text)
         turns = prompt.messages or ()
-        return await self._renderer.tokens_of_chat([{"role": turn.role, "content": turn.content} for turn in turns])
+        return await self._ports.renderer.tokens_of_chat(
+            [{"role": turn.role, "content": turn.content} for turn in turns]
+        )
 
     async def _look(self) -> None:
         """Raises ServingError."""
@@ -216,7 +223,7 @@ class QualityProber:
 
     async def _see(self, rounds: ProbeRounds) -> None:
         """Raises ServingError."""
-        view = await self._cluster.view()
+        view = await self._ports.cluster.view()
         self._seen_at = _now()
         rounds.see(view, self._seen_at)
         self._asker.keep(rounds.workers.keys())
@@ -256,7 +263,7 @@ class QualityProber:
                 _log_changes(self._told, quarantined)
             self._told = dict(quarantined)
         if self._config.quarantine == "on" and _now() - self._told_at >= TELL_S:
-            await self._tell(WorkerQuarantine(self._told))
+            await self._ports.quarantine(WorkerQuarantine(self._told))
             self._told_at = _now()
 
     def _export(self, rounds: ProbeRounds) -> None:

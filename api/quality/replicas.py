@@ -24,7 +24,7 @@ KEPT_MS = 60_000
 results of a replica that is gone; shorter shows none while the lease moves.
 """
 MAX_COMMANDS = 16
-"""Commands that are taken at a time, and that wait at most. More lets operators repeat themselves; fewer refuses some."""
+"""Commands that are taken at a time, and that wait at most. More lets operators repeat themselves; fewer loses some."""
 
 _HOLD = RedisScript.of("""
 local held = redis.call('GET', KEYS[1])

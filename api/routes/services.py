@@ -9,7 +9,6 @@ from api.completions.store_writer import CompletionStoreWriter
 from api.context.manager import ContextManager
 from api.edge.capacity import Capacity, Standstill
 from api.frontend.frontend import Frontend
-from api.quality.prober import QualityProber
 from api.responses.running_turns import RunningTurns
 from api.responses.titles import Titles
 from api.server.cluster_port import ClusterPort
@@ -29,8 +28,6 @@ class IngressServices:
     chat_state: ChatState
     charging: Charging | None
     """None where nothing is recorded."""
-    quality: QualityProber | None
-    """None where no worker is ever probed, as in tests."""
     completion_writer: CompletionStoreWriter
     context: ContextManager
     titles: Titles

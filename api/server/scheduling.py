@@ -55,7 +55,7 @@ class Scheduling:
         return await self._board.readiness()
 
     async def quarantine(self, told: WorkerQuarantine) -> None:
-        """Tell all Schedulers which workers get no requests. Raises ServingError, after all were told, if one is away."""
+        """Tell all Schedulers which workers get no requests. Raises ServingError if one of them is away."""
         answers = await asyncio.gather(
             *(client.quarantine(told) for client in self._clients.values()), return_exceptions=True
         )

@@ -46,9 +46,9 @@ def add_service_options(parser: argparse.ArgumentParser) -> None:
     add_conf_option(parser)
 
 
-def ask(arguments: argparse.Namespace, path: str, answer: type[R]) -> tuple[R, bytes] | None:
+def ask(arguments: argparse.Namespace, path: str, answer: type[R], *, posts: bool = False) -> tuple[R, bytes] | None:
     """The answer of the service that the options name, and its text. Prints what is wrong and returns None if there is
-    none.
+    none. `posts`: with POST, and an empty JSON object.
     """
     try:
         port = _admin_port(arguments)
@@ -58,6 +58,9 @@ def ask(arguments: argparse.Namespace, path: str, answer: type[R]) -> tuple[R, b
     url = f"{port.url}{path}"
     try:
         request = urllib.request.Request(url)
+        if posts:
+            request.data = b"{}"
+            request.add_header("Content-Type", "application/json")
         if port.key is not None:
             request.add_unredirected_header("Authorization", f"Bearer {port.key}")
         with DIRECT.open(request, timeout=PROBE_TIMEOUT_S) as response:

@@ -2,7 +2,8 @@
 
 `baton serve` runs `serve run` for an operator: it applies --port, --admin-port and --model to the Serve config, shows
 progress while the engines start, prints when the service is ready, and stops everything it started on Ctrl-C. `baton
-probe` shows the links of a running service. `baton cells` shows, drains and opens its cells. `baton tenant`, `baton
+probe` shows the links of a running service. `baton cells` shows, drains and opens its cells. `baton quality` shows
+whether its workers answer rightly. `baton tenant`, `baton
 project` and `baton key` manage accounts; `baton tenant` also erases tenants and rotates the keys that their data is
 sealed with. `baton state` rotates the master key. `baton audit` checks and exports the log of safety decisions. `baton
 safety` checks policies and texts. `baton compile` compiles the modules of placement and screening. `baton usage` sums
@@ -27,7 +28,7 @@ from typing import Any, BinaryIO
 
 import yaml
 
-from cluster.cli import audit, cells, plan, safety, simulate
+from cluster.cli import audit, cells, plan, quality, safety, simulate
 from cluster.cli import compile as compiler
 from cluster.cli import state as cli_state
 from cluster.cli.accounts.first_key import how_to_send_a_key
@@ -128,6 +129,7 @@ def argument_parser() -> argparse.ArgumentParser:
     probe.add_argument("--json", action="store_true", help="print the answer of GET /baton/links")
     probe.set_defaults(run=_probe)
     cells.add_parser(commands)
+    quality.add_parser(commands)
     cli_state.add_tenant_parser(commands)
     add_project_parser(commands)
     add_key_parser(commands)

@@ -11,9 +11,8 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from api.quality.board import CommandKind, QualityView
-from api.quality.prober import QualityProber
 from api.quality.probe_set import written
-from api.routes.services import services_of
+from api.quality.prober import QualityProber
 from cluster.errors import NotFound
 from cluster.messages.ids import WorkerId
 
@@ -22,7 +21,7 @@ router = APIRouter(prefix="/baton/quality")
 
 @router.get("")
 async def quality(request: Request) -> Response:
-    prober = services_of(request).quality
+    prober: QualityProber | None = request.app.state.quality
     return _json(QualityView(enabled=False) if prober is None else await prober.view())
 
 
@@ -47,7 +46,7 @@ async def release(request: Request, worker: str) -> Response:
 
 
 def _prober(request: Request) -> QualityProber:
-    prober = services_of(request).quality
+    prober: QualityProber | None = request.app.state.quality
     if prober is None:
         raise NotFound("this service has no quality probe", None, "probe_off")
     return prober
