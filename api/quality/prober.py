@@ -259,10 +259,10 @@ class QualityProber:
         quarantined = rounds.verdicts.quarantined
         if quarantined.keys() != self._told.keys():
             self._told_at = float("-inf")
-            if self._config.quarantine == "off":
+            if not self._config.quarantines:
                 _log_changes(self._told, quarantined)
             self._told = dict(quarantined)
-        if self._config.quarantine == "on" and _now() - self._told_at >= TELL_S:
+        if self._config.quarantines and _now() - self._told_at >= TELL_S:
             await self._ports.quarantine(WorkerQuarantine(self._told))
             self._told_at = _now()
 

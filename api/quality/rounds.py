@@ -142,7 +142,7 @@ class ProbeRounds:
     def view(self, replica: str, now: float, unix_time: float) -> QualityView:
         return QualityView(
             replica=replica,
-            quarantine=self._config.quarantine == "on",
+            quarantine=self._config.quarantines,
             every_s=self._config.every_s,
             reference=self._reference_view(),
             targets=[self._target_view(target, unix_time - now) for target in sorted(self._schedule.targets)],

@@ -25,10 +25,16 @@ class QualityProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     suffice, probes come less often than `every_s`. Higher delays requests of clients more; lower probes slow workers
     less often.
     """
-    quarantine: Literal["off", "on"] = "off"
-    """With `on`, a worker that answers wrongly twice in a row gets no requests until its answers are right again."""
+    quarantine: Literal["off", "on"] | bool = "off"
+    """With `on`, a worker that answers wrongly twice in a row gets no requests until its answers are right again. YAML
+    reads a bare `on` as true.
+    """
     file: str | None = None
     """A file with prompts and their reference answers, as `baton quality --learn FILE` writes it. A relative path is
     inside the repository. Without it, the prompts are Baton's own, and the answers on which most workers agree in the
     first round become the reference.
     """
+
+    @property
+    def quarantines(self) -> bool:
+        return self.quarantine in ("on", True)
