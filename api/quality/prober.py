@@ -24,7 +24,7 @@ from cluster.errors import NotFound, ServingError, StateUnavailable
 from cluster.messages.ids import WorkerId
 from cluster.messages.quality import WorkerQuarantine
 from cluster.messages.views import ClusterView
-from cluster.metrics.quality import QUARANTINED, set_reference, set_scores
+from cluster.metrics.quality import PROBES, QUARANTINED, set_reference, set_scores
 
 logger = logging.getLogger("baton.quality")
 
@@ -184,6 +184,8 @@ class QualityProber:
             task = asyncio.create_task(self._visit(rounds, visit))
             self._visits.add(task)
             task.add_done_callback(self._visits.discard)
+        while rounds.skipped:
+            PROBES.labels(rounds.skipped.pop().path, ProbeResult.SKIPPED).inc()
         await self._tell_quarantine(rounds)
 
     async def _take_over(self) -> None:
@@ -251,7 +253,8 @@ class QualityProber:
         await self._show(rounds)
 
     def _obey(self, rounds: ProbeRounds, command: ProbeCommand) -> None:
-        logger.warning("an operator asks the quality probe: %s %s", command.kind, command.worker or "")
+        worker = command.worker if command.worker in rounds.workers else None
+        logger.warning("an operator asks the quality probe: %s %s", command.kind, worker or "")
         rounds.obey(command, _now())
 
     async def _tell_quarantine(self, rounds: ProbeRounds) -> None:

@@ -48,6 +48,8 @@ class ProbeRounds:
         self._num_running = 0
         self._quiet_until = float("-inf")
         """The service is overloaded: nothing is probed until then."""
+        self.skipped: list[Target] = []
+        """Targets on path P->D for which there was no other worker, until they are counted."""
         self._run: ProbeRun | None = None
         self._run_left: set[Target] = set()
 
@@ -80,7 +82,7 @@ class ProbeRounds:
 
     def obey(self, command: ProbeCommand, now: float) -> None:
         if command.kind is CommandKind.RELEASE:
-            if command.worker is not None:
+            if command.worker in self._workers:
                 self.verdicts.release(command.worker)
             return
         if command.kind is CommandKind.LEARN:
@@ -93,15 +95,20 @@ class ProbeRounds:
 
     def next_visit(self, now: float) -> Visit | None:
         """What is visited next; it counts as begun. None if nothing is due or may be visited now."""
+        waiting: set[Target] = set()
+        """Targets whose other worker is probed now, or rests."""
         while self._num_running < MAX_AT_ONCE and (now >= self._quiet_until or self._run_left):
-            target = self._schedule.next(now, self._busy)
+            target = self._schedule.next(now, self._busy, waiting)
             if target is None:
                 return None
-            visit = self._visit_of(target, now)
-            if visit is not None:
-                self._busy |= visit.workers
-                self._num_running += 1
-                return visit
+            others = self._others(target) if target.path is Path.PREFILL_DECODE else []
+            ready = [other for other in others if self._is_ready(other, target, now)]
+            if ready or target.path is not Path.PREFILL_DECODE:
+                return self._begun(target, ready)
+            if others:
+                waiting.add(target)
+                continue
+            self.skipped.append(target)
             self.verdicts.note(target, ProbeResult.SKIPPED, None, now)
             self._done(target, now, now, set(), is_soon=True)
         return None
@@ -154,31 +161,28 @@ class ProbeRounds:
         self._learner = Learner(self._prompts)
         self.verdicts.begin_anew()
 
-    def _visit_of(self, target: Target, now: float) -> Visit | None:
-        """None on path P->D if no other worker may be probed with this one."""
+    def _begun(self, target: Target, others: list[WorkerId]) -> Visit:
+        """`others`: those that may be beside it on path P->D."""
         worker, number = target.worker, self._schedule.number(target)
-        if target.path is Path.PREFILL:
-            return Visit(target, Pinned(worker, None), None, number)
-        if target.path is Path.DECODE:
-            return Visit(target, Pinned(None, worker), None, number)
-        own = self._workers[worker]
-        is_prefill = own.pool is Pool.PREFILL
-        linked = (
-            [other for other in self._workers.values() if worker in other.links]
-            if is_prefill
-            else [self._workers[other] for other in own.links if other in self._workers]
-        )
-        others = sorted(
-            other.worker
-            for other in linked
-            if other.worker not in self._busy
-            and not self.verdicts.is_suspect(other.worker)
-            and self._schedule.may_be_beside(other.worker, target, now)
-        )
-        if not others:
-            return None
-        other = others[number % len(others)]
-        return Visit(target, Pinned(worker, other) if is_prefill else Pinned(other, worker), other, number)
+        other = others[number % len(others)] if others else None
+        is_prefill = self._workers[worker].pool is Pool.PREFILL
+        pinned = Pinned(worker, other) if is_prefill else Pinned(other, worker)
+        visit = Visit(target, pinned, other, number)
+        self._busy |= visit.workers
+        self._num_running += 1
+        return visit
+
+    def _others(self, target: Target) -> list[WorkerId]:
+        """The workers with a link to that of the target whose own answers are right, in the order of their names."""
+        own = self._workers[target.worker]
+        if own.pool is Pool.PREFILL:
+            linked = [other.worker for other in self._workers.values() if own.worker in other.links]
+        else:
+            linked = [other for other in own.links if other in self._workers]
+        return sorted(other for other in linked if not self.verdicts.is_suspect(other))
+
+    def _is_ready(self, other: WorkerId, target: Target, now: float) -> bool:
+        return other not in self._busy and self._schedule.may_be_beside(other, target, now)
 
     def _done(self, target: Target, began_at: float, now: float, workers: set[WorkerId], *, is_soon: bool) -> None:
         self._schedule.visited(target, workers, began_at, now, is_soon=is_soon)

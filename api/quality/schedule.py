@@ -73,13 +73,16 @@ class Schedule:
         workers = {target.worker for target in targets}
         self._rests_until = {worker: at for worker, at in self._rests_until.items() if worker in workers}
 
-    def next(self, now: float, busy: Collection[WorkerId]) -> Target | None:
-        """The target that is due for longest, of workers that may be probed now. `busy`: workers that are probed."""
+    def next(self, now: float, busy: Collection[WorkerId], but: Collection[Target] = ()) -> Target | None:
+        """The target that is due for longest, of workers that may be probed now. `busy`: workers that are probed;
+        `but`: targets that are left out.
+        """
         due = [
             (at, target)
             for target, at in self._due_at.items()
             if at <= now
             and target.worker not in busy
+            and target not in but
             and (target in self._is_hurried or self._rests_until.get(target.worker, now) <= now)
         ]
         return min(due)[1] if due else None

@@ -201,7 +201,7 @@ class AdmissionControl:
         if admitted is not None:
             charge = self._placer.commit(placement_input, admitted, waiting.ingress)
             self._shares.charge(charge.tenant, waiting.request.tenant_weight, charge.engine_s, now)
-            if not waiting.is_replaced:
+            if not waiting.is_replaced and waiting.request.pinned is None:
                 self._retry_slots.admitted(now)
             return charge.placement
         self._contended_at = now
