@@ -21,6 +21,10 @@ from api.identity.admin.admin_access import AdminAccess
 from api.identity.admin.admin_key import established_admin_key
 from api.identity.authentication import Authentication
 from api.identity.oidc import OidcTokens
+from api.quality.probe_set import MAX_FILE_BYTES, ProbeSet, parsed
+from api.quality.prober import ProbePorts, QualityProber
+from api.quality.references import REFERENCE_FOLDER, ReferenceStore
+from api.quality.replicas import ProbeReplicas
 from api.routes.services import IngressServices
 from api.safety.audit.audit_writer import AuditWriter
 from api.server.cluster_handle import ClusterHandle
@@ -100,6 +104,7 @@ class Ingress:
         self._audit = AuditWriter(self._state)
         self._accounting = Accounting(config, self._state, own_worker_id(), receipts, cluster.scrapes)
         charging = self._accounting.charging
+        probes = _probes_in(config.quality_probe.file)
         frontend = self._frontend = await Frontend.start(config, self._start_session, self._audit)
         set_up_logging(  # after vLLM has configured its own logger
             [RequestIds()], LIBRARIES_OF_REQUESTS, own_worker_id()
@@ -113,6 +118,7 @@ class Ingress:
         self._context = ContextManager(
             frontend, lambda: self._state.stores.context, config.context, lambda: self._state.stores.search
         )
+        self._prober = self._probing(config, probes, cluster)
         access = Access(self._authentication.identify, is_required=config.identity.required)
         http_app = build_http_app(
             frontend, cluster, receipts, self._state, self._context, config.ingress, access, charging
@@ -123,6 +129,7 @@ class Ingress:
         gc.freeze()  # the objects of now live as long as the process: the garbage collector need not walk them
         self._services: IngressServices = http_app.state.services
         self._admin_listener = await self._admin_port(config)
+        self._prober.start()
         self._listener = await HttpListener.start(http_app, Gatekeeper(config.ingress), own_service())
 
     async def check_health(self) -> None:
@@ -142,7 +149,7 @@ class Ingress:
         if "_listener" in self.__dict__:  # the attribute is absent if the replica did not start
             loop = asyncio.get_running_loop()
             until = loop.time() + self._config.patience_s
-            await asyncio.gather(self._listener.close(), self._admin_listener.close())
+            await asyncio.gather(self._listener.close(), self._admin_listener.close(), self._prober.close())
             left_s = max(0.0, until - loop.time())
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._services.turns.drained(left_s), left_s + WRITE_PATIENCE_S)
@@ -164,10 +171,23 @@ class Ingress:
         tokens = None if config.oidc is None else OidcTokens(config.oidc)
         return Authentication(self._state.known_accounts, time.time, config.offline_s, tokens)
 
+    def _probing(self, config: AppConfig, probes: ProbeSet | None, cluster: ClusterHandle) -> QualityProber:
+        redis = self._state.redis
+        replicas = ProbeReplicas(redis, own_service(), own_worker_id(), is_alone=config.ingress.replicas == 1)
+        references = ReferenceStore(REPO_ROOT / config.state.data_dir / REFERENCE_FOLDER, redis)
+        return QualityProber(
+            config.quality_probe,
+            config.model,
+            probes,
+            ProbePorts(self._frontend, self._start_session, cluster, self._scheduling.quarantine),
+            replicas,
+            references,
+        )
+
     async def _admin_port(self, config: AppConfig) -> HttpListener:
         """Raises ValueError for an admin key that is not valid, OSError if its file or the address cannot be used."""
         key = established_admin_key(REPO_ROOT / config.state.data_dir) if config.admin.key_required else None
-        app = build_admin_app(self._services, config.admin, AdminAccess(key))
+        app = build_admin_app(self._services, config.admin, AdminAccess(key), self._prober)
         gatekeeper = Gatekeeper(config.admin.as_listener(config.ingress))
         return await HttpListener.start(app, gatekeeper, own_service(), "admin.port")
 
@@ -179,3 +199,15 @@ class Ingress:
             first_token_timeout_s=self._config.first_token_timeout_s,
             verifies=random.random() < self._config.verified_share,
         )
+
+
+def _probes_in(file: str | None) -> ProbeSet | None:
+    """The prompts of the quality probe. None if the config names no file. Raises ValueError."""
+    if file is None:
+        return None
+    path = REPO_ROOT / file
+    try:
+        with path.open("rb") as opened:
+            return parsed(opened.read(MAX_FILE_BYTES + 1))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"quality_probe.file: {path}: {error}") from error

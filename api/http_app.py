@@ -13,6 +13,7 @@ from api.edge.edge import Edge
 from api.edge.error_response import error_response
 from api.frontend.frontend import Frontend
 from api.identity.access import Access, AccessPort
+from api.quality.prober import QualityProber
 from api.responses.running_turns import RunningTurns
 from api.responses.titles import Titles
 from api.responses.turn_generation import TurnServices
@@ -28,7 +29,16 @@ from api.routes import (
     stored_completions,
     usage,
 )
-from api.routes.admin import cluster_views, keys, metrics_page, projects, route_receipts, tenants, usage_of_all
+from api.routes.admin import (
+    cluster_views,
+    keys,
+    metrics_page,
+    projects,
+    quality_probe,
+    route_receipts,
+    tenants,
+    usage_of_all,
+)
 from api.routes.services import IngressServices
 from api.server.cluster_port import ClusterPort
 from api.server.receipt_log import ReceiptLog
@@ -71,13 +81,18 @@ def build_http_app(
     return _app([health.liveness, *routers], services, config, capacity, access)
 
 
-def build_admin_app(services: IngressServices, config: AdminConfig, access: AccessPort) -> FastAPI:
-    """The application of the admin port. `services`: of the public one."""
-    of_operators = (metrics_page, cluster_views, route_receipts, tenants, projects, keys, usage_of_all)
+def build_admin_app(
+    services: IngressServices, config: AdminConfig, access: AccessPort, quality: QualityProber | None = None
+) -> FastAPI:
+    """The application of the admin port. `services`: of the public one. `quality`: None where nothing is probed."""
+    views = (metrics_page, cluster_views, route_receipts, quality_probe)
+    of_operators = (*views, tenants, projects, keys, usage_of_all)
     routers = [health.liveness, *(routes.router for routes in of_operators)]
     # One request for each connection: the limit of connections refuses before this one would
     capacity = Capacity(MOST_CONNECTIONS)
-    return _app(routers, services, config.as_listener(services.config), capacity, access)
+    app = _app(routers, services, config.as_listener(services.config), capacity, access)
+    app.state.quality = quality
+    return app
 
 
 def _app(

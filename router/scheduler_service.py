@@ -16,6 +16,7 @@ from cluster.errors import ServingError
 from cluster.messages.ids import Address, IngressId, SloClass, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.quality import WorkerQuarantine
 from cluster.messages.reports import DeltaReply, ReportDelta
 from cluster.messages.scheduler_events import Events, OpenRequests, Pause, WorkerLeft
 from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
@@ -31,6 +32,7 @@ from cluster.rpc.protocol import (
     OPEN_REQUESTS,
     PAUSE,
     PLACE,
+    QUARANTINE,
     QUEUE,
     REPLACED,
     REPORT,
@@ -84,6 +86,7 @@ class SchedulerService:
         service.on_call(VIEW, self._view)
         service.on_call(QUEUE, self._queue)
         service.on_call(LOCATE, self._locate)
+        service.on_call(QUARANTINE, self._quarantine)
         process = secrets.token_hex(8)
         service.on_call(LOAD, lambda ask: state.load.read(ask, process, self._loop.time()))
         service.on_post(REPLACED, lambda _, epoch: on_replaced(epoch))
@@ -215,6 +218,13 @@ class SchedulerService:
 
     def _locate(self, worker: WorkerId) -> Address | None:
         return self.pending.state.address_of(worker)
+
+    def _quarantine(self, told: WorkerQuarantine) -> None:
+        change = self.pending.state.quarantined.told(told.workers, self._loop.time())
+        for worker, why in change.begun.items():
+            logger.error("worker %s is in quarantine, and gets no requests: %s", worker, why)
+        for worker in change.ended:
+            logger.warning("the quarantine of worker %s is over", worker)
 
 
 def _count(answer: Placement | Rejection, seconds: float) -> None:

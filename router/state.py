@@ -73,6 +73,8 @@ class RouterState:
         """The workers that ingresses cannot reach, for metrics and the log."""
         self.by_worker = self._workers.by_id
         """All workers that are known, for metrics."""
+        self.quarantined = self._workers.quarantined
+        """The workers that answer wrongly, as an ingress tells."""
         self.exchange = ReportExchange(self._workers)
         """The reports as they are sent."""
         self._charges = Charges(self._workers.by_id)
@@ -140,9 +142,10 @@ class RouterState:
         refused without a look at the workers.
         """
         self._charges.release(request.request_id, now)
-        self._offered.asked(request, now)
+        if request.pinned is None:
+            self._offered.asked(request, now)
         answer = self._admission.place(request, now, ingress, turns_away=turns_away)
-        if answer is not None:
+        if answer is not None and request.pinned is None:
             self._offered.answered(request.request_id, answer)
         return answer
 
@@ -234,5 +237,6 @@ class RouterState:
             self._quarantine.left(event.digest, charge.runs_on, charge.num_engines_lost + 1, now)
         if charge is not None:
             self._placer.learn(charge, event, now)
-            self._offered.closed(charge, event, now)
+            if not charge.is_pinned:
+                self._offered.closed(charge, event, now)
             self._charges.release(event.request_id, now)

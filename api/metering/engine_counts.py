@@ -10,6 +10,8 @@ GENERATED = "vllm:generation_tokens_total"
 STARTED = "process_start_time_seconds"
 UNREAD, UNCLAIMED = "baton_unread_tokens_total", "baton_unclaimed_tokens_total"
 """Tokens that no session has: as the ingress replicas have counted them, by worker, and as the workers have."""
+PROBED = "baton_quality_probe_tokens_total"
+"""Tokens of probes, which no tenant is charged for. Those of answers (part `answer`) are among the generated ones."""
 
 
 def engine_counts(scrapes: Iterable[Scrape]) -> list[EngineCount]:
@@ -24,6 +26,9 @@ def engine_counts(scrapes: Iterable[Scrape]) -> list[EngineCount]:
             started[scrape.replica] = value
         for labels, value in scrape.values(UNREAD):
             unread[labels["worker"]] += round(value)
+        for labels, value in scrape.values(PROBED):
+            if labels["part"] == "answer":
+                unread[labels["worker"]] += round(value)
         for _, value in scrape.values(UNCLAIMED):
             unread[scrape.replica] += round(value)
     return [

@@ -50,10 +50,16 @@ def add_service_options(parser: argparse.ArgumentParser) -> None:
 
 
 def ask(
-    arguments: argparse.Namespace, path: str, answer: type[R], explained: Mapping[str, str] | None = None
+    arguments: argparse.Namespace,
+    path: str,
+    answer: type[R],
+    explained: Mapping[str, str] | None = None,
+    *,
+    posts: bool = False,
 ) -> tuple[R, bytes] | None:
     """The answer of the service that the options name, and its text. Prints what is wrong and returns None if there is
-    none. `explained`: what is wrong, by the code of an error of the service.
+    none. `explained`: what is wrong, by the code of an error of the service. `posts`: with POST, and an empty JSON
+    object.
     """
     try:
         port = _admin_port(arguments)
@@ -63,6 +69,9 @@ def ask(
     url = f"{port.url}{path}"
     try:
         request = urllib.request.Request(url)
+        if posts:
+            request.data = b"{}"
+            request.add_header("Content-Type", "application/json")
         if port.key is not None:
             request.add_unredirected_header("Authorization", f"Bearer {port.key}")
         with DIRECT.open(request, timeout=PROBE_TIMEOUT_S) as response:

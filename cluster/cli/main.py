@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 import yaml
 
-from cluster.cli import audit, cells, plan, replay, safety, simulate
+from cluster.cli import audit, cells, plan, quality, replay, safety, simulate
 from cluster.cli import compile as compiler
 from cluster.cli import state as cli_state
 from cluster.cli.accounts.first_key import how_to_send_a_key
@@ -127,6 +127,7 @@ def argument_parser() -> argparse.ArgumentParser:
     probe.set_defaults(run=_probe)
     cells.add_parser(commands)
     trace.add_parser(commands)
+    quality.add_parser(commands)
     cli_state.add_tenant_parser(commands)
     add_project_parser(commands)
     add_key_parser(commands)

@@ -12,6 +12,7 @@ from cluster.errors import WorkerUnreachable
 from cluster.messages.ids import Address, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.quality import WorkerQuarantine
 from cluster.messages.reports import ReportReply, WorkerReport
 from cluster.messages.scaling import LoadReading, ScalingAsk
 from cluster.messages.scheduler_events import WorkerLeft
@@ -25,6 +26,7 @@ from cluster.rpc.protocol import (
     LOAD,
     LOCATE,
     PLACE,
+    QUARANTINE,
     QUEUE,
     REPLACED,
     REPORT,
@@ -121,6 +123,10 @@ class SchedulerClient:
 
     async def queue(self) -> list[QueuedRequest]:
         return await self._ask(QUEUE, None)
+
+    async def quarantine(self, told: WorkerQuarantine) -> None:
+        """Raises WorkerUnreachable."""
+        await self._ask(QUARANTINE, told)
 
     async def load(self, ask: ScalingAsk) -> LoadReading:
         """Raises WorkerUnreachable."""

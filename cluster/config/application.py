@@ -18,6 +18,7 @@ from cluster.config.network import LOOPBACK, NetworkConfig, is_loopback
 from cluster.config.observability.metrics import MetricsConfig
 from cluster.config.observability.tracing import TracingConfig
 from cluster.config.pools import BLOCK_HASH_ALGORITHM, DEFAULT_BLOCK_SIZE, PoolConfig
+from cluster.config.quality import QualityProbeConfig
 from cluster.config.safety import SafetyConfig
 from cluster.config.scaling import ScalingConfig
 from cluster.config.scheduler import SchedulerConfig
@@ -67,6 +68,7 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     state: StateConfig = StateConfig()
     context: ContextConfig = ContextConfig()
     safety: SafetyConfig = SafetyConfig()
+    quality_probe: QualityProbeConfig = QualityProbeConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     scaling: ScalingConfig | None = None
     """How many workers the pools may have. If it is missing, each pool has its `replicas`."""

@@ -15,6 +15,13 @@ class Slo(msgspec.Struct, frozen=True, array_like=True):
     """TPOT objective, in seconds."""
 
 
+class Pinned(msgspec.Struct, frozen=True, array_like=True):
+    """The only workers that a request may use. None leaves a pool out."""
+
+    prefill: WorkerId | None
+    decode: WorkerId | None
+
+
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What placement needs to know of a request."""
 
@@ -68,6 +75,10 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Another cell can be asked, so that the request need not wait here for a worker while none lives."""
     http_request: str = ""
     """The `x-request-id` of the HTTP request, by which the stimulus log can be searched."""
+    pinned: Pinned | None = None
+    """The workers whose answer is wanted, of a probe of quality (docs/quality.md). Such a request has a `path`, is
+    refused while others wait, and tells nothing of what clients ask for. None for the request of a client.
+    """
 
 
 class Prediction(msgspec.Struct, frozen=True, array_like=True):

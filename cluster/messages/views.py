@@ -27,6 +27,8 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """
     cell: CellName | UnsetType = UNSET
     """The worker's cell, in a view of several cells."""
+    quarantined: str | None = None
+    """Why the worker gets no requests although it could take some (docs/quality.md). None for any other worker."""
 
 
 class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import Address, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.quality import WorkerQuarantine
 from cluster.messages.reports import DeltaReply, ReportDelta
 from cluster.messages.scaling import LoadReading, ScalingAsk
 from cluster.messages.scheduler_events import Events, OpenRequests, Pause, WorkerLeft
@@ -47,6 +48,8 @@ LOCATE = Method[WorkerId, Address | None]("locate", WorkerId, Address | None)
 """Asks where a worker listens. The answer is None if the Scheduler does not know the worker."""
 LOAD = Method[ScalingAsk, LoadReading]("load", ScalingAsk, LoadReading)
 """Asks for the load, for whoever sizes the pools, and names the workers that will be stopped."""
+QUARANTINE = Method[WorkerQuarantine, None]("quarantine", WorkerQuarantine, None)
+"""The workers that answer wrongly, all of them. An ingress tells it again at intervals."""
 REPLACED = Method[int, None]("replaced", int)
 """To a Scheduler: a Scheduler of this epoch exists. One of a lower epoch serves no more."""
 

@@ -20,7 +20,7 @@ from router.admission.waiting_queue import MAX_QUEUE, Waiting, WaitingQueue
 from router.load.live_workers import REPORT_TIMEOUT_S, LiveWorkers, WorkersByPool
 from router.placement.candidates import Candidates, Choice
 from router.placement.goodput import is_hopeless, least_prefill_s
-from router.placement.no_candidates import no_room_again, no_worker
+from router.placement.no_candidates import NO_WORKER_RETRY_S, no_room_again, no_worker
 from router.placement.placement_input import PlacementInput
 from router.placement.placer import Arrivals, Placer
 from router.prefixes.narrowing import Hit
@@ -102,8 +102,10 @@ class AdmissionControl:
         self._queue.remove(request.request_id)
         if self._quarantine.holds(request.digest, now):
             return quarantined()
+        if request.pinned is not None and self._queue:
+            return Rejection(retry_after_s=NO_WORKER_RETRY_S, why="requests of clients wait", is_overload=True)
         waiting = Waiting(request, ingress, now, is_replaced=not self._admits_all and is_replaced(request))
-        if not waiting.is_replaced:
+        if not waiting.is_replaced and request.pinned is None:
             self._arrivals[request.slo_class].note(now)
             self._retry_slots.offered(request.slo_class, now)
         if turns_away:
@@ -199,7 +201,7 @@ class AdmissionControl:
         if admitted is not None:
             charge = self._placer.commit(placement_input, admitted, waiting.ingress)
             self._shares.charge(charge.tenant, waiting.request.tenant_weight, charge.engine_s, now)
-            if not waiting.is_replaced:
+            if not waiting.is_replaced and waiting.request.pinned is None:
                 self._retry_slots.admitted(now)
             return charge.placement
         self._contended_at = now

@@ -10,7 +10,7 @@ cluster/worker/watchdog.py finds an engine that lives and does not answer.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, final
 
 import msgspec
@@ -30,6 +30,7 @@ from router.prediction.worker_model import WorkerModel
 from router.prefixes.index import PrefixIndex
 from router.trust.handoff_trust import HandoffTrust
 from router.trust.kv_formats import KvFormats
+from router.trust.quarantined_workers import QuarantinedWorkers
 from router.trust.silent_workers import SilentWorkers
 from router.trust.suspected_workers import SuspectedWorkers
 
@@ -61,6 +62,7 @@ class WorkersByPool:
         "is_empty",
         "made_at",
         "prefills",
+        "quarantined",
         "room_until",
         "stale_decodes",
         "stale_prefills",
@@ -74,8 +76,12 @@ class WorkersByPool:
         retiring: list[WorkerState],
         made_at: float,
         room_until: int,
+        quarantined: list[WorkerState],
     ) -> None:
-        """`stale`: workers that have missed reports. `retiring`: those that will be stopped soon."""
+        """`stale`: workers that have missed reports. `retiring`: those that will be stopped soon. `quarantined`: those
+        that get no requests but probes.
+        """
+        self.quarantined = quarantined
         spare = [*retiring, *stale]
         self.stale_prefills = _of_pool(Pool.PREFILL, spare)
         """For requests that no other prefill worker can take."""
@@ -108,6 +114,8 @@ class LiveWorkers:
         self.kv_formats = KvFormats()
         """What the KV blocks of the workers look like."""
         self.suspects = SuspectedWorkers()
+        self.quarantined = QuarantinedWorkers()
+        """The workers whose answers are wrong. Each pool keeps those of its workers that are its last."""
         self._roster = Roster()
         self._num_links = 0
         self._links_counted_at = float("-inf")
@@ -202,14 +210,14 @@ class LiveWorkers:
         """The live workers, sorted by pool at most SORTED_AGE_S ago."""
         if now - self._sorted.made_at > SORTED_AGE_S:
             self._silent.step(now)
-            live = list(self.live(now))
+            live, quarantined = _apart(list(self.live(now)), self.quarantined.of(now))
             retiring = []
             if self._retiring and now < self._retiring_until:
                 retiring = [worker for worker in live if worker.worker in self._retiring]
             fresh = [worker for worker in live if worker not in retiring and not worker.is_stale(now)]
             stale = [worker for worker in live if worker not in retiring and worker.is_stale(now)]
             room = min([worker.room - len(worker.charges) for worker in live], default=0)
-            self._sorted = WorkersByPool(fresh, stale, retiring, now, self.num_placed + room)
+            self._sorted = WorkersByPool(fresh, stale, retiring, now, self.num_placed + room, quarantined)
         return self._sorted
 
     def retire(self, workers: Iterable[WorkerId], now: float) -> None:
@@ -253,6 +261,7 @@ class LiveWorkers:
     def view(self, now: float) -> ClusterView:
         """A snapshot of the live workers and of the links among them."""
         live = {state.worker: state for state in self.live(now)}
+        quarantined = self.quarantined.of(now)
         return ClusterView(
             workers=[
                 WorkerView(
@@ -265,6 +274,7 @@ class LiveWorkers:
                     links={
                         prefill: self.links.speed(prefill, state.worker) for prefill in state.links if prefill in live
                     },
+                    quarantined=quarantined.get(state.worker),
                 )
                 for state in live.values()
             ],
@@ -308,7 +318,18 @@ class LiveWorkers:
 
 def _not_sorted() -> WorkersByPool:
     """Has the workers sorted when they are needed next."""
-    return WorkersByPool([], [], [], float("-inf"), 0)
+    return WorkersByPool([], [], [], float("-inf"), 0, [])
+
+
+def _apart(live: list[WorkerState], quarantined: Mapping[WorkerId, str]) -> tuple[list[WorkerState], list[WorkerState]]:
+    """The workers that may get requests, and those in quarantine. A pool of which all live workers are in quarantine
+    keeps them: wrong answers of all of them are rather the fault of those who judge.
+    """
+    if not quarantined:
+        return live, []
+    serving = {worker.pool for worker in live if worker.worker not in quarantined}
+    apart = [worker for worker in live if worker.worker in quarantined and worker.pool in serving]
+    return [worker for worker in live if worker not in apart], apart
 
 
 def _of_pool(pool: Pool, workers: list[WorkerState]) -> list[WorkerState]:

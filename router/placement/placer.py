@@ -116,6 +116,8 @@ class Placer:
 
     def answered(self, placement_input: PlacementInput) -> None:
         """The request was placed or refused: learn what requests of its class are promised."""
+        if placement_input.request.pinned is not None:
+            return
         slo, slo_class = placement_input.slo, placement_input.request.slo_class
         usual = self._usual.get(slo_class)
         self._usual[slo_class] = Slo(
@@ -125,7 +127,7 @@ class Placer:
 
     def learn(self, charge: Charge, event: RequestClosed, now: float) -> None:
         """Compare what was predicted for a finished request with how it came out."""
-        if event.num_output_tokens is None:
+        if event.num_output_tokens is None or charge.is_pinned:
             return
         key = (charge.tenant, charge.slo_class)
         self._lengths.add(key, round(event.num_output_tokens / charge.num_sequences))

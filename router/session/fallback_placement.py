@@ -52,10 +52,12 @@ class FallbackPlacement:
         the request was not lost with. In an update, a request may be lost with all of them: workers leave while the
         Scheduler is replaced.
         """
-        is_outage = not self.workers or (request.lost and not self._usable(request))
+        is_outage = request.pinned is None and (not self.workers or (request.lost and not self._usable(request)))
         return self._slo.of(request.slo_class).outage_wait_s if is_outage else 0.0
 
     def place(self, request: PlacementRequest) -> Placement | Rejection:
+        if request.pinned is not None:
+            return Rejection(retry_after_s=RETRY_AFTER_S, why="the Scheduler is away, and probes wait for it")
         usable = self._usable(request)
         paths = (Path.DECODE, Path.PREFILL) if request.path is None else (request.path,)
         for path, pool in ((Path.DECODE, Pool.DECODE), (Path.PREFILL, Pool.PREFILL)):

@@ -8,7 +8,7 @@ import msgspec
 from cluster import slo
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
-from cluster.messages.placement import Placement, Rejection
+from cluster.messages.placement import Pinned, Placement, Rejection
 from cluster.messages.scheduler_events import HandoffChecked
 from cluster.messages.timeline import Stage
 from cluster.observability.trace_context import TraceContext
@@ -31,7 +31,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     block_hashes: list[bytes] = []
     """Keys of the prompt's full KV blocks (cluster/engine/block_hashes.py)."""
     path: Path | None = None
-    """The path of the first attempt. None lets the Scheduler choose."""
+    """The path of the first attempt, and of all attempts of a pinned request. None lets the Scheduler choose."""
+    pinned: Pinned | None = None
+    """The only workers that the request may use. None lets the Scheduler choose."""
     http_request: str = ""
     """The `x-request-id` of the HTTP request, by which its client knows the request."""
     trace: TraceContext | None = None

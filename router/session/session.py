@@ -51,6 +51,9 @@ from router.session.timing import Timing
 
 logger = logging.getLogger("baton.session")
 
+PROBE_TENANT = "baton-probe"
+"""The tenant of probes of quality, for the Scheduler. Each probe has a salt of its own instead."""
+
 
 class Session:
     def __init__(
@@ -298,7 +301,7 @@ class Session:
             request_id=request.request_id,
             num_prompt_tokens=len(request.prompt_token_ids) + len(self._released),
             block_hashes=terms.block_hashes,
-            tenant=request.cache_salt or "",
+            tenant=(request.cache_salt or "") if terms.pinned is None else PROBE_TENANT,
             tenant_weight=terms.tenant_weight,
             has_early_token=request.is_resumable,
             num_output_tokens=len(self._released),
@@ -318,8 +321,9 @@ class Session:
             lost=self._lost,
             num_engines_lost=self._num_engines_lost,
             digest=self._digest,
-            path=terms.path if failure is None else None,
+            path=terms.path if failure is None or terms.pinned is not None else None,
             http_request=terms.http_request,
+            pinned=terms.pinned,
         )
 
     def _failed(self, error: ServingError) -> None:
