@@ -20,7 +20,7 @@ STAMP = $(VENV)/.installed-$(FLAVOUR)
 INSTALL = $(BIN)/python -m pip install --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-metrics bench-placement bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-limits bench-tenants bench-ledger bench-safety bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-limits bench-tenants bench-ledger bench-safety bench-chat-state demo-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -170,6 +170,9 @@ bench-metrics: $(STAMP) ## measure the cost of metrics per token, request and pa
 
 bench-placement: $(STAMP) compile ## measure placements per second on one core of the Scheduler: a minute
 	$(BIN)/python -m bench.placement
+
+bench-replay: $(STAMP) compile ## measure what the Scheduler's stimulus log costs: a minute
+	$(BIN)/python -m bench.replay_cost
 
 bench-scaling: $(STAMP) compile ## compare autoscalers on recorded traces in the simulator: TRACES=<folder>, 8 minutes
 	$(BIN)/python -m bench.scaling --traces $(TRACES) $(ARGS)

@@ -52,9 +52,9 @@ def _heading(facts: Facts) -> str:
 def _question(question: Question, clock: Clock) -> Iterator[str]:
     request = question.request
     number = f"placement {request.attempt} is asked for"
-    came = f"{request.age_s:.3f} s after it came"
-    again = ", after a pause" if request.is_paused else ""
-    yield f"{clock(question.now)}  {number} by ingress {question.ingress}, {came}{again}; {question.num_waiting} requests wait"
+    came = f"{request.age_s:.3f} s after it came{', after a pause' if request.is_paused else ''}"
+    waiting = f"{question.num_waiting} requests wait"
+    yield f"{clock(question.now)}  {number} by ingress {question.ingress}, {came}; {waiting}"
     looks = question.looks
     if looks:
         yield from _workers(looks[0])
