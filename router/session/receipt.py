@@ -78,7 +78,7 @@ class AttemptReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the arrival of the request to the end of the attempt."""
 
 
-class TokenGaps(msgspec.Struct, frozen=True, array_like=True):
+class TokenGaps(msgspec.Struct, frozen=True):
     """The time between the tokens of a request (router/session/timing.py)."""
 
     counts: tuple[int, ...]
