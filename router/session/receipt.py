@@ -88,7 +88,7 @@ class AttemptReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of its time, from the wait for its placement on: 64 at most."""
 
 
-class TokenGaps(msgspec.Struct, frozen=True, array_like=True):
+class TokenGaps(msgspec.Struct, frozen=True):
     """The time between the tokens of a request (router/session/timing.py)."""
 
     counts: tuple[int, ...]

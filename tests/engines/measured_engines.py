@@ -69,7 +69,9 @@ async def decoding() -> dict[str, Any]:
         busy.append(shown())
     num_tokens = sum(task.result() for task in running)
     await generate(engine, "again", NUM_REQUESTS - 1)
-    after = shown()
+    async with asyncio.timeout(60):
+        while (after := shown())["vllm:num_requests_running"]:
+            await engine.answer()
     engine.shutdown()
     names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
     most = {name: max(each[name] for each in busy) for name in names}

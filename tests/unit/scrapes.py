@@ -14,4 +14,4 @@ def a_family(name: str, *samples: tuple[dict[str, str], float], documentation: s
 
 
 def a_scrape(deployment: str, replica: str, name: str, value: float) -> Scrape:
-    return Scrape(deployment, replica, [a_family(name, ({}, value), kind="counter")])
+    return Scrape(deployment, replica, [a_family(name, ({}, value), documentation="Tokens.", kind="counter")])
