@@ -35,6 +35,9 @@ OF_LIBRARIES = frozenset({"TCP_USER_TIMEOUT", "UCX_KEEPALIVE_INTERVAL"})
 NO_TIMEOUTS = {
     ("api/wire/slo.py", "LEAST_MS"): "the smallest objective that a client may ask for",
     ("cluster/metrics/buckets.py", "LATENCY_BUCKETS_S"): "bounds of the buckets of histograms",
+    ("cluster/observability/alerts/requests.py", "MAX_TTFT_P95_S"): "limits of an alert",
+    ("cluster/observability/alerts/service.py", "MAX_LAG_S"): "the limit of an alert",
+    ("cluster/observability/alerts/workers.py", "SILENT_S"): "the limit of an alert",
     ("router/admission/fairness.py", "_WINDOW_S"): "computed from HALF_LIFE_S",
     ("router/admission/fairness.py", "_AGEING_S"): "computed from HALF_LIFE_S",
     ("router/load/prefill_share.py", "WINDOWS_S"): "SHORT_S, MIDDLE_S and LONG_S together",
