@@ -176,6 +176,14 @@ class RecordedState:
     def address_of(self, worker: WorkerId) -> Address | None:
         return self._state.address_of(worker)
 
+    @property
+    def num_waiting(self) -> int:
+        return self._state.num_waiting
+
+    def validate(self) -> None:
+        """Assert every invariant."""
+        self._state.validate()
+
     def _note_report(self, report: WorkerReport, now: float, reply: Replied | None) -> None:
         num_bytes = SMALL * (3 + len(report.requests or ())) + STEP * len(report.steps)
         delta = self.exchange.take_delta(report)
