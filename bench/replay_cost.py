@@ -80,6 +80,10 @@ class Load:
         return took
 
 
+def size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
 async def measure(case: Case, folder: Path) -> None:
     plain = [RouterState(SLO) for _ in range(3)]
     log = StimulusLog(StimulusLogConfig(folder=str(folder), file_bytes=1 << 28), SLO, 1 << 24)
@@ -102,7 +106,7 @@ async def measure(case: Case, folder: Path) -> None:
     snapshot_s = time.thread_time() - began
     log.close()
     gc.unfreeze()
-    num_bytes = sum(file.stat().st_size for file in folder.iterdir())
+    num_bytes = size_of(folder)
     number = SLICE * SLICES
     off, again, on = (statistics.median(each) / SLICE * 1e6 for each in slices)
     writer = writer_s / number * 1e6

@@ -119,6 +119,8 @@ class StimulusLog:
         """Nothing was lost since the last file began."""
         self._due_at = float("inf")
         """When the next file begins, however little is in this one."""
+        self.is_due = False
+        """Whether the next file is to begin, as far as the latest batch has shown."""
         self._flushing: asyncio.TimerHandle | None = None
         self._queue: SimpleQueue[_Batch | _NewFile | None] = SimpleQueue()
         self._writer = _Writer(config, self._queue)
@@ -127,30 +129,12 @@ class StimulusLog:
 
     def add(self, record: Stimulus, num_bytes: int) -> None:
         """`num_bytes`: about what the record takes."""
-        if not self._num_files:
-            self._begin([], has_snapshot=False)
-        if self._num_in + self._batch_bytes + num_bytes - self._writer.num_out > self._max_queued_bytes:
-            self._lose()
-            return
-        if self._num_lost:
-            self._batch.append(Gap(self._num_lost))
-            self._num_lost = 0
         self._batch.append(record)
         self._batch_bytes += num_bytes
         if self._batch_bytes >= BATCH_BYTES:
             self.flush()
         elif self._flushing is None:
             self._flushing = self._loop.call_later(BATCH_S, self.flush)
-
-    @property
-    def is_due(self) -> bool:
-        now, written = self._loop.time(), self._writer.written
-        if written.number == self._num_files:
-            if written.is_full:
-                return True
-            if written.has_failed and self._is_exact:
-                self._is_exact, self._due_at = False, now + RETRY_S
-        return now >= self._due_at
 
     def begin_file(self, state: RouterState) -> None:
         began = time.perf_counter()
@@ -165,14 +149,33 @@ class StimulusLog:
         self._begin(parts, has_snapshot=bool(parts))
 
     def flush(self) -> None:
-        """Give the thread what has been collected."""
+        """Give the thread what has been collected, or drop it if too much waits."""
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
+        if not self._num_files:
+            self._begin([], has_snapshot=False)
         if self._batch:
-            self._queue.put(_Batch(self._batch, self._batch_bytes))
-            self._num_in += self._batch_bytes
-            self._batch, self._batch_bytes = [], 0
+            batch, self._batch = self._batch, []
+            num_bytes, self._batch_bytes = self._batch_bytes, 0
+            if self._num_in + num_bytes - self._writer.num_out > self._max_queued_bytes:
+                self._lose(len(batch))
+            else:
+                if self._num_lost:
+                    batch.insert(0, Gap(self._num_lost))
+                    self._num_lost = 0
+                self._queue.put(_Batch(batch, num_bytes))
+                self._num_in += num_bytes
+        self.is_due = self._is_due()
+
+    def _is_due(self) -> bool:
+        now, written = self._loop.time(), self._writer.written
+        if written.number == self._num_files:
+            if written.is_full:
+                return True
+            if written.has_failed and self._is_exact:
+                self._is_exact, self._due_at = False, now + RETRY_S
+        return now >= self._due_at
 
     def close(self) -> None:
         """Write what is there, for CLOSE_S at most. Blocks meanwhile."""
@@ -199,12 +202,12 @@ class StimulusLog:
             is_exact=self._is_exact,
         )
         self._num_lost = 0
-        self._is_exact, self._due_at = True, now + FILE_S
+        self._is_exact, self._due_at, self.is_due = True, now + FILE_S, False
         self._queue.put(_NewFile(header, parts))
 
-    def _lose(self) -> None:
-        self._num_lost += 1
-        STIMULI_LOST.inc()
+    def _lose(self, number: int) -> None:
+        self._num_lost += number
+        STIMULI_LOST.inc(number)
         if self._is_exact:
             self._is_exact, self._due_at = False, self._loop.time() + RETRY_S
 

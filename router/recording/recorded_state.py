@@ -1,7 +1,8 @@
 """RecordedState: RouterState, and a record of each call that may change it, with the clock and the answer.
 
 It has those methods of RouterState that the Scheduler's service calls, and they do the same. What only reads the state
-is passed on without a record.
+is passed on without a record. A file of the log begins between two calls, before `place`, `decide` or `handle`, so that
+its snapshot is of the state then.
 """
 
 from typing import Final, Protocol, final
@@ -86,7 +87,8 @@ class RecordedState:
         *,
         turns_away: bool = False,
     ) -> Placement | Rejection | None:
-        self._turn()
+        if self._log.is_due:
+            self._log.begin_file(self._state)
         num_bytes = ANSWER + SMALL + KEY * len(request.block_hashes)
         try:
             answer = self._state.place(request, now, ingress, turns_away=turns_away)
@@ -97,7 +99,8 @@ class RecordedState:
         return answer
 
     def decide(self, now: float, most: int = MAX_QUEUE) -> list[Decision]:
-        self._turn()
+        if self._log.is_due:
+            self._log.begin_file(self._state)
         decisions = self._state.decide(now, most)
         noted: list[tuple[RequestId, Answer]] = [
             (request_id, _defect(answer) if isinstance(answer, Exception) else answer)
@@ -115,7 +118,8 @@ class RecordedState:
     def handle(
         self, event: WorkerReport | WorkerLeft | SchedulerEvent, now: float, ingress: IngressId | None = None
     ) -> None:
-        self._turn()
+        if self._log.is_due:
+            self._log.begin_file(self._state)
         match event:
             case WorkerReport():
                 try:
@@ -172,6 +176,14 @@ class RecordedState:
     def address_of(self, worker: WorkerId) -> Address | None:
         return self._state.address_of(worker)
 
+    @property
+    def num_waiting(self) -> int:
+        return self._state.num_waiting
+
+    def validate(self) -> None:
+        """Assert every invariant."""
+        self._state.validate()
+
     def _note_report(self, report: WorkerReport, now: float, reply: Replied | None) -> None:
         num_bytes = SMALL * (3 + len(report.requests or ())) + STEP * len(report.steps)
         delta = self.exchange.take_delta(report)
@@ -179,11 +191,6 @@ class RecordedState:
             self._add(ReportedWhole(now, report, reply), num_bytes)
         else:
             self._add(Reported(now, delta, reply), num_bytes)
-
-    def _turn(self) -> None:
-        """Begin the next file if it is due: called between two calls, so that its snapshot is of the state then."""
-        if self._log.is_due:
-            self._log.begin_file(self._state)
 
 
 @final

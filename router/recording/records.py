@@ -58,7 +58,7 @@ class LogHeader(msgspec.Struct, frozen=True, kw_only=True):
         return self.wall_s + loop_s - self.loop_s
 
 
-class Asked(msgspec.Struct, frozen=True, array_like=True, tag="a"):
+class Asked(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="a"):
     """`place`."""
 
     now: float
@@ -69,7 +69,7 @@ class Asked(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     """None if the request waits."""
 
 
-class Decided(msgspec.Struct, frozen=True, array_like=True, tag="d"):
+class Decided(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="d"):
     """`decide`."""
 
     now: float
@@ -77,13 +77,13 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     decisions: list[tuple[RequestId, Answer]]
 
 
-class PausesTaken(msgspec.Struct, frozen=True, array_like=True, tag="p"):
+class PausesTaken(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="p"):
     """`take_pauses`, where it gave some."""
 
     pauses: list[tuple[IngressId | None, Pause, SloClass]]
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, tag="e"):
+class Told(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="e"):
     """`handle` of an event of a session."""
 
     now: float
@@ -91,14 +91,14 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     event: SchedulerEvent
 
 
-class Left(msgspec.Struct, frozen=True, array_like=True, tag="l"):
+class Left(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="l"):
     """`handle` of a worker's leave."""
 
     now: float
     event: WorkerLeft
 
 
-class Replied(msgspec.Struct, frozen=True, array_like=True):
+class Replied(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a reply to a report decides."""
 
     link: LinkOrder | None
@@ -107,7 +107,7 @@ class Replied(msgspec.Struct, frozen=True, array_like=True):
     wants_requests: bool
 
 
-class Reported(msgspec.Struct, frozen=True, array_like=True, tag="r"):
+class Reported(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="r"):
     """`handle` and `reply_to` of a report that came as a delta. `reply` is None where it decides nothing."""
 
     now: float
@@ -115,7 +115,7 @@ class Reported(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     reply: Replied | None = None
 
 
-class ReportedWhole(msgspec.Struct, frozen=True, array_like=True, tag="w"):
+class ReportedWhole(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="w"):
     """The same of a report that came as a whole, as in the simulator."""
 
     now: float
@@ -123,30 +123,30 @@ class ReportedWhole(msgspec.Struct, frozen=True, array_like=True, tag="w"):
     reply: Replied | None = None
 
 
-class Disconnected(msgspec.Struct, frozen=True, array_like=True, tag="x"):
+class Disconnected(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="x"):
     """`disconnected`."""
 
     worker: WorkerId
 
 
-class Indexed(msgspec.Struct, frozen=True, array_like=True, tag="k"):
+class Indexed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="k"):
     """`handle_kv_events`."""
 
     now: float
     events: KvEvents
 
 
-class IndexMissed(msgspec.Struct, frozen=True, array_like=True, tag="m"):
+class IndexMissed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="m"):
     """`index.miss`."""
 
     worker: WorkerId
 
 
-class IndexSwept(msgspec.Struct, frozen=True, array_like=True, tag="s"):
+class IndexSwept(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="s"):
     """`index.sweep`."""
 
 
-class KeptOpen(msgspec.Struct, frozen=True, array_like=True, tag="o"):
+class KeptOpen(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="o"):
     """`keep_open`."""
 
     now: float
@@ -154,27 +154,27 @@ class KeptOpen(msgspec.Struct, frozen=True, array_like=True, tag="o"):
     requests: frozenset[RequestId]
 
 
-class Withdrawn(msgspec.Struct, frozen=True, array_like=True, tag="i"):
+class Withdrawn(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="i"):
     """`withdraw_of`: an ingress has lost its connection."""
 
     ingress: IngressId
 
 
-class Looked(msgspec.Struct, frozen=True, array_like=True, tag="v"):
+class Looked(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="v"):
     """`roster` or `queued`: looks that leave traces in the state."""
 
     now: float
     at_queue: bool
 
 
-class Retired(msgspec.Struct, frozen=True, array_like=True, tag="t"):
+class Retired(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="t"):
     """`load.read`, which retires workers."""
 
     now: float
     workers: list[WorkerId]
 
 
-class Gap(msgspec.Struct, frozen=True, array_like=True, tag="g"):
+class Gap(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="g"):
     """Records are missing here. A replay is not exact from here to the next snapshot."""
 
     num_lost: int

@@ -10,6 +10,7 @@ from cluster.cli.main import main
 from cluster.config.stimulus_log import StimulusLogConfig
 from cluster.messages.scheduler_events import RequestClosed
 from cluster.simulation.run import simulate
+from cluster.simulation.traffic.log_traffic import read_log
 from router.pending_placements import PendingPlacements
 from router.placement import cost
 from router.recording.log_files import StimulusLog
@@ -144,3 +145,30 @@ def test_log_that_ends_within_a_record_is_replayed_up_to_there(
     out, err = capsys.readouterr()
     assert "are the same (100.00 %)" in out
     assert err == f"baton: {whole.name}: the file ends within a frame\n"
+
+
+def test_requests_of_a_log_are_traffic_for_the_simulator(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = read_log(log)
+    sent = [*a_workload(40), *a_workload(15)]
+    assert sorted((row.num_prompt, row.tenant, row.slo_class, row.block_hashes[:1]) for row in rows) == sorted(
+        (row.num_prompt, row.tenant, row.slo_class, row.block_hashes[31:32]) for row in sent
+    )
+    assert rows[0].arrival_s == 0.0 < rows[-1].arrival_s
+    arguments = ("--log", str(log), "--rows", "0:20", "--policy", "round_robin", "--slo", "mid")
+    monkeypatch.setattr(sys, "argv", ["baton", "simulate", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert f"{log}: 20 requests" in capsys.readouterr().err
+
+
+def test_folder_without_a_log_is_no_traffic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["baton", "simulate", "--log", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "has no file of a stimulus log" in capsys.readouterr().err
