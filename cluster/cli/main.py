@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 
 import yaml
 
-from cluster.cli import audit, cells, plan, quality, safety, simulate
+from cluster.cli import audit, cells, plan, safety, simulate
 from cluster.cli import compile as compiler
 from cluster.cli import state as cli_state
 from cluster.cli.accounts.first_key import how_to_send_a_key
@@ -37,6 +37,7 @@ from cluster.cli.accounts.tenants import add_project_parser
 from cluster.cli.ask_service import DIRECT, about_admin_port, add_service_options, ask
 from cluster.cli.reader import run_for_reader
 from cluster.cli.serve_run import ServeRun
+from cluster.cli.service import quality
 from cluster.cli.tenants import usage as cli_usage
 from cluster.config.application import AppConfig, parse
 from cluster.config.network import ALL_INTERFACES, LOOPBACK, is_loopback

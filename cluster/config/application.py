@@ -15,8 +15,8 @@ from cluster.config.cells import CellsConfig
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.config.network import LOOPBACK, NetworkConfig, is_loopback
+from cluster.config.operations.quality_probe import QualityProbeConfig
 from cluster.config.pools import BLOCK_HASH_ALGORITHM, DEFAULT_BLOCK_SIZE, PoolConfig
-from cluster.config.quality import QualityProbeConfig
 from cluster.config.safety import SafetyConfig
 from cluster.config.scaling import ScalingConfig
 from cluster.config.scheduler import SchedulerConfig
