@@ -21,6 +21,7 @@ from api.identity.admin.admin_access import AdminAccess
 from api.identity.admin.admin_key import established_admin_key
 from api.identity.authentication import Authentication
 from api.identity.oidc import OidcTokens
+from api.quality.asking import Asker
 from api.quality.probe_set import MAX_FILE_BYTES, ProbeSet, parsed
 from api.quality.prober import ProbePorts, QualityProber
 from api.quality.references import REFERENCE_FOLDER, ReferenceStore
@@ -175,11 +176,12 @@ class Ingress:
         redis = self._state.redis
         replicas = ProbeReplicas(redis, own_service(), own_worker_id(), is_alone=config.ingress.replicas == 1)
         references = ReferenceStore(REPO_ROOT / config.state.data_dir / REFERENCE_FOLDER, redis)
+        asker = Asker(self._start_session, config.quality_probe.tokens)
         return QualityProber(
             config.quality_probe,
             config.model,
             probes,
-            ProbePorts(self._frontend, self._start_session, cluster, self._scheduling.quarantine),
+            ProbePorts(self._frontend, asker, cluster, self._scheduling.quarantine),
             replicas,
             references,
         )

@@ -86,7 +86,7 @@ class SchedulerService:
         service.on_call(VIEW, self._view)
         service.on_call(QUEUE, self._queue)
         service.on_call(LOCATE, self._locate)
-        service.on_call(QUARANTINE, self._quarantine)
+        service.on_call(QUARANTINE, lambda told: _quarantine(state, told, self._loop.time()))
         process = secrets.token_hex(8)
         service.on_call(LOAD, lambda ask: state.load.read(ask, process, self._loop.time()))
         service.on_post(REPLACED, lambda _, epoch: on_replaced(epoch))
@@ -219,12 +219,13 @@ class SchedulerService:
     def _locate(self, worker: WorkerId) -> Address | None:
         return self.pending.state.address_of(worker)
 
-    def _quarantine(self, told: WorkerQuarantine) -> None:
-        change = self.pending.state.quarantined.told(told.workers, self._loop.time())
-        for worker, why in change.begun.items():
-            logger.error("worker %s is in quarantine, and gets no requests: %s", worker, why)
-        for worker in change.ended:
-            logger.warning("the quarantine of worker %s is over", worker)
+
+def _quarantine(state: State, told: WorkerQuarantine, now: float) -> None:
+    change = state.quarantined.told(told.workers, now)
+    for worker, why in change.begun.items():
+        logger.error("worker %s is in quarantine, and gets no requests: %s", worker, why)
+    for worker in change.ended:
+        logger.warning("the quarantine of worker %s is over", worker)
 
 
 def _count(answer: Placement | Rejection, seconds: float) -> None:

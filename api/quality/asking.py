@@ -29,7 +29,7 @@ engine; shorter fails on a busy one.
 """
 
 
-class Asked(NamedTuple):
+class ProbeAnswer(NamedTuple):
     """What became of a probe."""
 
     answer: Answer | None
@@ -60,7 +60,7 @@ class Asker:
         self._counted: set[WorkerId] = set()
         """Workers whose tokens are counted."""
 
-    async def ask(self, path: Path, pinned: Pinned, prompt: list[int], salt: str) -> Asked:
+    async def ask(self, path: Path, pinned: Pinned, prompt: list[int], salt: str) -> ProbeAnswer:
         """`salt`: only probes with the same salt find each other's KV blocks."""
         request = probe_request(RequestId(f"probe-{uuid.uuid4().hex}"), prompt, self._num_tokens, salt)
         observer = _ProbeObserver()
@@ -70,7 +70,7 @@ class Asker:
             async with asyncio.timeout(PROBE_TIMEOUT_S), aclosing(session.run()) as deltas:
                 async for delta in deltas:
                     answer += steps_of(delta)
-            return Asked(answer)
+            return ProbeAnswer(answer)
         except (ServingError, TimeoutError) as error:
             logger.info("a probe of %s on path %s has no answer: %s", pinned, path, error)
             return _not_answered(error, observer.receipt)
@@ -97,9 +97,9 @@ class Asker:
         PROBE_TOKENS.labels(worker, "answer").inc(generated)
 
 
-def _not_answered(error: Exception, receipt: RouteReceipt | None) -> Asked:
+def _not_answered(error: Exception, receipt: RouteReceipt | None) -> ProbeAnswer:
     num_lost = len(receipt.engines_lost) if receipt else 0
     has_run = receipt is not None and receipt.num_attempts > 0
     if isinstance(error, Overloaded) and not has_run:
-        return Asked(None, ProbeResult.SKIPPED, isinstance(error, TooManyRequests))
-    return Asked(None, ProbeResult.FAILED, num_engines_lost=num_lost)
+        return ProbeAnswer(None, ProbeResult.SKIPPED, isinstance(error, TooManyRequests))
+    return ProbeAnswer(None, ProbeResult.FAILED, num_engines_lost=num_lost)

@@ -7,7 +7,7 @@ agree with it on all paths that they were asked on. Where there is no such answe
 from collections.abc import Collection, Mapping
 
 from api.quality.comparison import compared
-from api.quality.schedule import Target
+from api.quality.schedule import ProbeTarget
 from cluster.messages.ids import WorkerId
 from cluster.messages.quality import Answer
 from kvtransfer.verify import MAX_TOLERANCE
@@ -15,21 +15,21 @@ from kvtransfer.verify import MAX_TOLERANCE
 
 class Learner:
     def __init__(self, prompts: Collection[str]) -> None:
-        self._answers: dict[str, dict[Target, Answer]] = {prompt: {} for prompt in prompts}
+        self._answers: dict[str, dict[ProbeTarget, Answer]] = {prompt: {} for prompt in prompts}
 
-    def note(self, target: Target, prompt: str, answer: Answer) -> None:
+    def note(self, target: ProbeTarget, prompt: str, answer: Answer) -> None:
         self._answers[prompt][target] = answer
 
-    def keep(self, targets: Collection[Target]) -> None:
+    def keep(self, targets: Collection[ProbeTarget]) -> None:
         """Forget the answers of workers that are gone."""
         for of_prompt in self._answers.values():
             for gone in of_prompt.keys() - set(targets):
                 del of_prompt[gone]
 
-    def _has_answered(self, target: Target) -> bool:
+    def _has_answered(self, target: ProbeTarget) -> bool:
         return all(target in of_prompt for of_prompt in self._answers.values())
 
-    def learned(self, targets: Collection[Target], *, waits_for_all: bool = True) -> dict[str, Answer] | None:
+    def learned(self, targets: Collection[ProbeTarget], *, waits_for_all: bool = True) -> dict[str, Answer] | None:
         """The answers on which most workers agree. None until every target has answered, or half of them if it does not
         wait for all. Empty if the workers do not agree on any prompt.
         """
@@ -40,7 +40,7 @@ class Learner:
         return {prompt: answer for prompt, answer in found.items() if answer is not None}
 
 
-def _majority(prompt: str, answers: Mapping[Target, Answer]) -> Answer | None:
+def _majority(prompt: str, answers: Mapping[ProbeTarget, Answer]) -> Answer | None:
     """The answer with which more than half of the workers agree. The candidate is found in one pass (Boyer and Moore,
     MJRTY), and then all are compared with it: to compare each with each would take minutes in a large cluster.
     """
@@ -56,7 +56,7 @@ def _majority(prompt: str, answers: Mapping[Target, Answer]) -> Answer | None:
     return candidate if 2 * len(workers - _disagreeing(prompt, candidate, answers)) > len(workers) else None
 
 
-def _disagreeing(prompt: str, candidate: Answer, answers: Mapping[Target, Answer]) -> set[WorkerId]:
+def _disagreeing(prompt: str, candidate: Answer, answers: Mapping[ProbeTarget, Answer]) -> set[WorkerId]:
     return {target.worker for target, answer in answers.items() if not _agree(prompt, candidate, answer)}
 
 

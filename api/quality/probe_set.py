@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from cluster.config.quality import MOST_TOKENS
+from cluster.config.observability.quality_probe import MOST_TOKENS
 from cluster.messages.quality import AnswerStep
 
 MAX_FILE_BYTES = 8 << 20

@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
+import random
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from random import Random
 from typing import NamedTuple, Protocol
 
-from api.frontend.generation import SessionFactory
 from api.frontend.probing import PromptRenderer
 from api.quality.asking import Asker
 from api.quality.board import CommandKind, ProbeCommand, QualityView
@@ -19,7 +18,7 @@ from api.quality.replicas import ProbeReplicas
 from api.quality.rounds import ProbeRounds
 from api.quality.visit import Visit, VisitResult
 from api.quality.visitor import Visitor
-from cluster.config.quality import QualityProbeConfig
+from cluster.config.observability.quality_probe import QualityProbeConfig
 from cluster.errors import NotFound, ServingError, StateUnavailable
 from cluster.messages.ids import WorkerId
 from cluster.messages.quality import WorkerQuarantine
@@ -56,7 +55,7 @@ class ProbePorts(NamedTuple):
     """What the probe uses of the ingress."""
 
     renderer: PromptRenderer
-    start_session: SessionFactory
+    asker: Asker
     cluster: ViewPort
     quarantine: Callable[[WorkerQuarantine], Awaitable[None]]
     """Tells all Schedulers. Raises ServingError."""
@@ -77,11 +76,11 @@ class QualityProber:
         self._model = model
         self._given = given
         self._ports = ports
-        self._asker = Asker(ports.start_session, config.tokens)
         self._replicas = replicas
         self._references = references
         self._prompts: dict[str, list[int]] = {}
         """The tokens of each prompt."""
+        self._fingerprint = ""
         self._visitor: Visitor | None = None
         self._rounds: ProbeRounds | None = None
         """None while another replica probes."""
@@ -152,19 +151,11 @@ class QualityProber:
     async def _prepare(self) -> None:
         for prompt in self._all_prompts:
             try:
-                self._prompts[prompt.name] = await self._tokens_of(prompt)
+                self._prompts[prompt.name] = await _tokens_of(prompt, self._ports.renderer)
             except ServingError as error:
                 logger.error("prompt %s of the quality probe cannot be used: %s", prompt.name, error)
-        self._visitor = Visitor(self._asker, self._prompts)
-
-    async def _tokens_of(self, prompt: ProbePrompt) -> list[int]:
-        """Raises ServingError."""
-        if prompt.text is not None:
-            return await self._ports.renderer.tokens_of_text(prompt.text)
-        turns = prompt.messages or ()
-        return await self._ports.renderer.tokens_of_chat(
-            [{"role": turn.role, "content": turn.content} for turn in turns]
-        )
+        self._fingerprint = fingerprint(self._model, self._prompts, self._config.tokens)
+        self._visitor = Visitor(self._ports.asker, self._prompts)
 
     async def _look(self) -> None:
         """Raises ServingError."""
@@ -193,7 +184,7 @@ class QualityProber:
         rounds = self._rounds
         if rounds is None:
             reference, origin = await self._first_reference()
-            rounds = ProbeRounds(self._config, list(self._prompts), reference, origin, Random())
+            rounds = ProbeRounds(self._config, list(self._prompts), reference, origin, random.random)
             await self._see(rounds)
             rounds.adopt()
             self._rounds = rounds
@@ -228,7 +219,7 @@ class QualityProber:
         view = await self._ports.cluster.view()
         self._seen_at = _now()
         rounds.see(view, self._seen_at)
-        self._asker.keep(rounds.workers.keys())
+        self._ports.asker.keep(rounds.workers.keys())
         self._export(rounds)
 
     async def _visit(self, rounds: ProbeRounds, visit: Visit) -> None:
@@ -282,9 +273,13 @@ class QualityProber:
     def _all_prompts(self) -> list[ProbePrompt]:
         return self._given.prompts if self._given is not None else OWN_PROMPTS
 
-    @property
-    def _fingerprint(self) -> str:
-        return fingerprint(self._model, self._prompts, self._config.tokens)
+
+async def _tokens_of(prompt: ProbePrompt, renderer: PromptRenderer) -> list[int]:
+    """Raises ServingError."""
+    if prompt.text is not None:
+        return await renderer.tokens_of_text(prompt.text)
+    turns = prompt.messages or ()
+    return await renderer.tokens_of_chat([{"role": turn.role, "content": turn.content} for turn in turns])
 
 
 def _log_changes(before: Mapping[WorkerId, str], now: Mapping[WorkerId, str]) -> None:

@@ -2,17 +2,16 @@
 decides which target is visited next, and takes in what a visit has found. Pure.
 """
 
-from collections.abc import Mapping, Sequence
-from random import Random
+from collections.abc import Callable, Mapping, Sequence
 
 from api.quality.board import CommandKind, ProbeCommand, ProbeRun, QualityView, ReferenceView, TargetView
 from api.quality.comparison import ProbeResult
 from api.quality.learning import Learner
 from api.quality.probe_set import Reference
-from api.quality.schedule import SOON, Schedule, Target, targets_of
+from api.quality.schedule import SOON, ProbeTarget, Schedule, targets_of
 from api.quality.verdicts import Verdicts
 from api.quality.visit import Visit, VisitResult
-from cluster.config.quality import QualityProbeConfig
+from cluster.config.observability.quality_probe import QualityProbeConfig
 from cluster.messages.ids import Path, Pool, WorkerId
 from cluster.messages.placement import Pinned
 from cluster.messages.views import ClusterView, WorkerView
@@ -32,7 +31,12 @@ NO_MAJORITY = "the workers do not agree on an answer to any prompt"
 
 class ProbeRounds:
     def __init__(
-        self, config: QualityProbeConfig, prompts: Sequence[str], reference: Reference | None, origin: str, rng: Random
+        self,
+        config: QualityProbeConfig,
+        prompts: Sequence[str],
+        reference: Reference | None,
+        origin: str,
+        chance: Callable[[], float],
     ) -> None:
         self._config = config
         self._prompts = prompts
@@ -41,17 +45,17 @@ class ProbeRounds:
         self._note: str | None = None
         self._learner = Learner(prompts)
         self._learning_since: float | None = None
-        self._schedule = Schedule(config.every_s, config.max_share, rng)
+        self._schedule = Schedule(config.every_s, config.max_share, chance)
         self.verdicts = Verdicts()
         self._workers: dict[WorkerId, WorkerView] = {}
         self._busy: set[WorkerId] = set()
         self._num_running = 0
         self._quiet_until = float("-inf")
         """The service is overloaded: nothing is probed until then."""
-        self.skipped: list[Target] = []
+        self.skipped: list[ProbeTarget] = []
         """Targets on path P->D for which there was no other worker, until they are counted."""
         self._run: ProbeRun | None = None
-        self._run_left: set[Target] = set()
+        self._run_left: set[ProbeTarget] = set()
 
     @property
     def workers(self) -> Mapping[WorkerId, WorkerView]:
@@ -95,7 +99,7 @@ class ProbeRounds:
 
     def next_visit(self, now: float) -> Visit | None:
         """What is visited next; it counts as begun. None if nothing is due or may be visited now."""
-        waiting: set[Target] = set()
+        waiting: set[ProbeTarget] = set()
         """Targets whose other worker is probed now, or rests."""
         while self._num_running < MAX_AT_ONCE and (now >= self._quiet_until or self._run_left):
             target = self._schedule.next(now, self._busy, waiting)
@@ -161,7 +165,7 @@ class ProbeRounds:
         self._learner = Learner(self._prompts)
         self.verdicts.begin_anew()
 
-    def _begun(self, target: Target, others: list[WorkerId]) -> Visit:
+    def _begun(self, target: ProbeTarget, others: list[WorkerId]) -> Visit:
         """`others`: those that may be beside it on path P->D."""
         worker, number = target.worker, self._schedule.number(target)
         other = others[number % len(others)] if others else None
@@ -172,7 +176,7 @@ class ProbeRounds:
         self._num_running += 1
         return visit
 
-    def _others(self, target: Target) -> list[WorkerId]:
+    def _others(self, target: ProbeTarget) -> list[WorkerId]:
         """The workers with a link to that of the target whose own answers are right, in the order of their names."""
         own = self._workers[target.worker]
         if own.pool is Pool.PREFILL:
@@ -181,10 +185,10 @@ class ProbeRounds:
             linked = [other for other in own.links if other in self._workers]
         return sorted(other for other in linked if not self.verdicts.is_suspect(other))
 
-    def _is_ready(self, other: WorkerId, target: Target, now: float) -> bool:
+    def _is_ready(self, other: WorkerId, target: ProbeTarget, now: float) -> bool:
         return other not in self._busy and self._schedule.may_be_beside(other, target, now)
 
-    def _done(self, target: Target, began_at: float, now: float, workers: set[WorkerId], *, is_soon: bool) -> None:
+    def _done(self, target: ProbeTarget, began_at: float, now: float, workers: set[WorkerId], *, is_soon: bool) -> None:
         self._schedule.visited(target, workers, began_at, now, is_soon=is_soon)
         self._run_left.discard(target)
         if self._run is not None:
@@ -201,7 +205,7 @@ class ProbeRounds:
             note=self._note,
         )
 
-    def _target_view(self, target: Target, to_unix_time: float) -> TargetView:
+    def _target_view(self, target: ProbeTarget, to_unix_time: float) -> TargetView:
         record = self.verdicts.record(target)
         return TargetView(
             worker=target.worker,

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from api.quality.comparison import Difference, ProbeResult
-from api.quality.schedule import PATHS, Target
+from api.quality.schedule import PATHS, ProbeTarget
 from cluster.messages.ids import Pool, WorkerId
 
 WINDOW = 8
@@ -66,7 +66,7 @@ class TargetRecord:
 
 class Verdicts:
     def __init__(self) -> None:
-        self._records: dict[Target, TargetRecord] = {}
+        self._records: dict[ProbeTarget, TargetRecord] = {}
         self._pools: dict[WorkerId, Pool] = {}
         self.quarantined: dict[WorkerId, str] = {}
         """Why, for each worker that is in quarantine, or would be if quarantine is off."""
@@ -84,15 +84,15 @@ class Verdicts:
         for worker, why in quarantined.items():
             self._quarantine(worker, why)
 
-    def record(self, target: Target) -> TargetRecord:
+    def record(self, target: ProbeTarget) -> TargetRecord:
         return self._records.get(target) or TargetRecord()
 
     @property
-    def scores(self) -> dict[Target, float]:
+    def scores(self) -> dict[ProbeTarget, float]:
         scores = {target: record.score for target, record in self._records.items()}
         return {target: score for target, score in scores.items() if score is not None}
 
-    def note(self, target: Target, result: ProbeResult, difference: Difference | None, now: float) -> None:
+    def note(self, target: ProbeTarget, result: ProbeResult, difference: Difference | None, now: float) -> None:
         """A probe has ended."""
         if target.worker in self._pools:
             self._records.setdefault(target, TargetRecord()).note(result, difference, now)
@@ -120,7 +120,7 @@ class Verdicts:
         answered = [record for record in alone if record.streak]
         return len(answered) > 1 and all(record.streak < 0 for record in answered)
 
-    def witnesses(self, worker: WorkerId) -> list[Target]:
+    def witnesses(self, worker: WorkerId) -> list[ProbeTarget]:
         """The targets of other workers whose next answers may show that the reference is right."""
         return [self._target_alone(other) for other in self._pools if other != worker and not self.is_suspect(other)]
 
@@ -156,8 +156,8 @@ class Verdicts:
         others = (self._alone(other) for other in self._pools if other != worker)
         return any(other.streak > 0 and (other.at or 0.0) >= record.streak_since for other in others)
 
-    def _target_alone(self, worker: WorkerId) -> Target:
-        return Target(worker, PATHS[self._pools[worker]][0])
+    def _target_alone(self, worker: WorkerId) -> ProbeTarget:
+        return ProbeTarget(worker, PATHS[self._pools[worker]][0])
 
     def _alone(self, worker: WorkerId) -> TargetRecord:
         """The results of the worker on the path on which it works alone."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from api.quality.comparison import Difference, ProbeResult
-from api.quality.schedule import Target
+from api.quality.schedule import ProbeTarget
 from cluster.messages.ids import WorkerId
 from cluster.messages.placement import Pinned
 from cluster.messages.quality import Answer
@@ -13,7 +13,7 @@ from cluster.messages.quality import Answer
 class Visit(NamedTuple):
     """What is visited."""
 
-    target: Target
+    target: ProbeTarget
     pinned: Pinned
     beside: WorkerId | None
     """The other worker of path P->D. None on the other paths."""

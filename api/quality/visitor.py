@@ -10,7 +10,7 @@ from math import isfinite
 
 import msgspec
 
-from api.quality.asking import Asked, Asker
+from api.quality.asking import Asker, ProbeAnswer
 from api.quality.comparison import ProbeResult, compared
 from api.quality.probe_set import Reference
 from api.quality.visit import Visit, VisitResult
@@ -73,7 +73,7 @@ class Visitor:
                 return worst
         return worst
 
-    async def _ask(self, visit: Visit, name: str, salt: str) -> Asked:
+    async def _ask(self, visit: Visit, name: str, salt: str) -> ProbeAnswer:
         asked = await self._asker.ask(visit.target.path, visit.pinned, self._prompts[name], salt)
         if asked.num_engines_lost:
             self._engines_lost[name] = self._engines_lost.get(name, 0) + asked.num_engines_lost

@@ -16,9 +16,9 @@ from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.config.network import LOOPBACK, NetworkConfig, is_loopback
 from cluster.config.observability.metrics import MetricsConfig
+from cluster.config.observability.quality_probe import QualityProbeConfig
 from cluster.config.observability.tracing import TracingConfig
 from cluster.config.pools import BLOCK_HASH_ALGORITHM, DEFAULT_BLOCK_SIZE, PoolConfig
-from cluster.config.quality import QualityProbeConfig
 from cluster.config.safety import SafetyConfig
 from cluster.config.scaling import ScalingConfig
 from cluster.config.scheduler import SchedulerConfig

@@ -5,6 +5,7 @@ is passed on without a record. A file of the log begins between two calls, befor
 its snapshot is of the state then.
 """
 
+from collections.abc import Mapping
 from typing import Final, Protocol, final
 
 from cluster.messages.ids import Address, IngressId, RequestId, SloClass, WorkerId
@@ -28,6 +29,7 @@ from router.recording.records import (
     Left,
     Looked,
     PausesTaken,
+    Quarantined,
     Replied,
     Reported,
     ReportedWhole,
@@ -38,6 +40,7 @@ from router.recording.records import (
     replied,
 )
 from router.state import RouterState
+from router.trust.quarantined_workers import QuarantineChange
 
 SMALL: Final = 150
 """Bytes as which a record without lists counts in the log's queue: about what it takes in memory. Higher drops records
@@ -78,6 +81,7 @@ class RecordedState:
         self.exchange = RecordedExchange(state)
         self.index = RecordedIndex(state, self._add)
         self.load = RecordedLoad(state, self._add)
+        self.quarantined = RecordedQuarantine(state, self._add)
 
     def place(
         self,
@@ -239,6 +243,19 @@ class RecordedIndex:
     def miss(self, worker: WorkerId) -> None:
         self._add(IndexMissed(worker), SMALL)
         self._index.miss(worker)
+
+
+@final
+class RecordedQuarantine:
+    """The methods of QuarantinedWorkers that change it."""
+
+    def __init__(self, state: RouterState, add: Add) -> None:
+        self._workers = state.quarantined
+        self._add = add
+
+    def told(self, workers: Mapping[WorkerId, str], now: float) -> QuarantineChange:
+        self._add(Quarantined(now, dict(workers)), SMALL * (1 + len(workers)))
+        return self._workers.told(workers, now)
 
 
 @final

@@ -174,6 +174,14 @@ class Retired(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="t"):
     workers: list[WorkerId]
 
 
+class Quarantined(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="q"):
+    """`quarantined.told`."""
+
+    now: float
+    workers: dict[WorkerId, str]
+    """Why, for each worker in quarantine."""
+
+
 class Gap(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="g"):
     """Records are missing here. A replay is not exact from here to the next snapshot."""
 
@@ -196,6 +204,7 @@ Stimulus = (
     | Withdrawn
     | Looked
     | Retired
+    | Quarantined
     | Gap
 )
 Record = Stimulus | SnapshotPart

@@ -217,6 +217,8 @@ class Explainer:
             return "excluded: this request failed there"
         if worker in self._state.suspects.of(question.ingress, self._now):
             return f"hold: ingress {question.ingress} could not reach it lately"
+        if (wrong := self._state.quarantined.of(self._now).get(worker)) is not None:
+            return f"quarantine: {wrong}"
         if is_full:
             return "full: it has as many requests as it takes"
         if worker in self._retiring and self._now - self._retired_at < RETIRING_S:

@@ -26,6 +26,7 @@ from router.recording.records import (
     Left,
     Looked,
     PausesTaken,
+    Quarantined,
     Replied,
     Reported,
     ReportedWhole,
@@ -42,7 +43,7 @@ WAITS = "waits"
 Pauses = list[tuple[IngressId | None, Pause, SloClass]]
 Outcome = Answer | Replied | Pauses | None
 
-Seldom = Disconnected | IndexMissed | IndexSwept | Withdrawn | Looked | Retired | Gap
+Seldom = Disconnected | IndexMissed | IndexSwept | Withdrawn | Looked | Retired | Quarantined | Gap
 
 
 class Kind(StrEnum):
@@ -144,6 +145,8 @@ class Stepper:
                 state.roster(0, record.now)
             case Retired():
                 state.load.read(ScalingAsk(record.workers), "", record.now)
+            case Quarantined():
+                state.quarantined.told(record.workers, record.now)
             case Gap():
                 pass
             case _:

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 from api.frontend.probing import probe_request, steps_of
 from api.quality.comparison import compared
 from api.quality.probe_set import OWN_PROMPTS
-from cluster.config.quality import QualityProbeConfig
+from cluster.config.observability.quality_probe import QualityProbeConfig
 from cluster.engine.engine import Engine
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Pool, RequestId

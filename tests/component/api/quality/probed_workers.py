@@ -11,13 +11,14 @@ from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.outputs import LogprobsLists
 from vllm.v1.serial_utils import MsgpackEncoder
 
+from api.quality.asking import Asker
 from api.quality.board import QualityView
 from api.quality.probe_set import ProbeSet
 from api.quality.prober import ProbePorts, QualityProber
 from api.quality.references import ReferenceStore
 from api.quality.replicas import ProbeReplicas
 from api.state.redis.client import RedisClient
-from cluster.config.quality import QualityProbeConfig
+from cluster.config.observability.quality_probe import QualityProbeConfig
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
@@ -157,7 +158,7 @@ class ProbedWorkers:
             often,
             "model",
             given,
-            ProbePorts(self, self.start_session, self, self.quarantine),
+            ProbePorts(self, Asker(self.start_session, often.tokens), self, self.quarantine),
             ProbeReplicas(client, "service", replica, is_alone=redis is None),
             ReferenceStore(folder, client),
         )

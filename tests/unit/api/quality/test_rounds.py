@@ -7,9 +7,9 @@ from api.quality.board import CommandKind, ProbeCommand
 from api.quality.comparison import Difference, ProbeResult
 from api.quality.probe_set import Reference
 from api.quality.rounds import NO_MAJORITY, ProbeRounds
-from api.quality.schedule import Target
+from api.quality.schedule import ProbeTarget
 from api.quality.visit import Visit, VisitResult
-from cluster.config.quality import QualityProbeConfig
+from cluster.config.observability.quality_probe import QualityProbeConfig
 from cluster.messages.ids import Path, WorkerId
 from cluster.messages.quality import Answer
 from cluster.messages.views import ClusterView, WorkerView
@@ -25,7 +25,7 @@ DIFFERS = VisitResult(ProbeResult.DIFFERS, Difference(prompt="water", position=0
 def rounds(view: ClusterView, reference: Reference | None = REFERENCE) -> ProbeRounds:
     """A round of an operator has begun."""
     config = QualityProbeConfig(every_s=EVERY_S, max_share=1.0)
-    made = ProbeRounds(config, ["water"], reference, "learned", Random(0))
+    made = ProbeRounds(config, ["water"], reference, "learned", Random(0).random)
     made.see(view, 0.0)
     made.obey(RUN, 0.0)
     return made
@@ -68,11 +68,12 @@ def test_pair_without_a_right_partner_is_skipped() -> None:
     made = rounds(a_cluster(1, 1))
     while (visit := made.next_visit(0.0)) is not None:
         made.ended(visit, DIFFERS if visit.target.worker == "d0" else AGREES, 0.0, 1.0)
-        if visit.target == Target(WorkerId("d0"), Path.DECODE):
+        if visit.target == ProbeTarget(WorkerId("d0"), Path.DECODE):
             break
     whole_round(made, AGREES)
     seen = {(t.worker, t.path): t.result for t in made.view("i0", 5.0, 5.0).targets}
-    assert seen["p0", Path.PREFILL_DECODE] in (ProbeResult.SKIPPED, ProbeResult.AGREES)
+    assert seen[WorkerId("p0"), Path.PREFILL_DECODE] is ProbeResult.SKIPPED
+    assert [target.path for target in made.skipped] == [Path.PREFILL_DECODE]
     assert made.verdicts.is_suspect(WorkerId("d0"))
 
 
@@ -81,16 +82,16 @@ def test_wrong_worker_is_asked_again_soon_and_so_is_a_witness() -> None:
     whole_round(made, AGREES)
     made.obey(RUN, 50.0)
     while (visit := made.next_visit(50.0)) is not None:
-        is_wrong = visit.target == Target(WorkerId("d0"), Path.DECODE)
+        is_wrong = visit.target == ProbeTarget(WorkerId("d0"), Path.DECODE)
         made.ended(visit, DIFFERS if is_wrong else AGREES, 50.0, 51.0)
         if is_wrong:
             break
-    again: set[Target] = set()
+    again: set[ProbeTarget] = set()
     while (visit := made.next_visit(62.0)) is not None:
         again.add(visit.target)
         made.ended(visit, AGREES, 62.0, 62.0)
-    assert Target(WorkerId("d0"), Path.DECODE) in again
-    assert again & {Target(WorkerId(worker), Path.PREFILL) for worker in ("p0", "p1")}
+    assert ProbeTarget(WorkerId("d0"), Path.DECODE) in again
+    assert again & {ProbeTarget(WorkerId(worker), Path.PREFILL) for worker in ("p0", "p1")}
 
 
 @pytest.mark.parametrize("is_overload", [True, False])
@@ -127,7 +128,7 @@ def test_workers_that_do_not_agree_make_no_reference_and_it_is_said() -> None:
 def test_worker_that_is_in_quarantine_already_stays_there() -> None:
     view = a_cluster(2, 2)
     shown = [w if w.worker != "d0" else _quarantined(w) for w in view.workers]
-    made = ProbeRounds(QualityProbeConfig(), ["water"], REFERENCE, "file", Random(0))
+    made = ProbeRounds(QualityProbeConfig(), ["water"], REFERENCE, "file", Random(0).random)
     made.see(ClusterView(workers=shown), 0.0)
     made.adopt()
     assert made.verdicts.quarantined == {WorkerId("d0"): "wrong"}

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.quality.schedule import Schedule, Target, targets_of
+from api.quality.schedule import ProbeTarget, Schedule, targets_of
 from cluster.messages.ids import Path, WorkerId
 from tests.unit.api.quality.answers import a_cluster
 
-D0, P0 = Target(WorkerId("d0"), Path.DECODE), Target(WorkerId("p0"), Path.PREFILL)
+D0, P0 = ProbeTarget(WorkerId("d0"), Path.DECODE), ProbeTarget(WorkerId("p0"), Path.PREFILL)
 
 
 def test_each_worker_is_a_target_on_each_of_its_paths() -> None:
@@ -36,7 +36,7 @@ def test_probes_never_take_more_than_their_share_and_reach_all_targets(
     num_prefill: int, num_decode: int, visit_s: float, max_share: float, seed: int
 ) -> None:
     every_s, rng = 100.0, Random(seed)
-    schedule = Schedule(every_s, max_share, rng)
+    schedule = Schedule(every_s, max_share, rng.random)
     targets = targets_of(a_cluster(num_prefill, num_decode).workers)
     schedule.keep(targets, 0.0)
     now, spent, visited = 0.0, dict.fromkeys((t.worker for t in targets), 0.0), dict.fromkeys(targets, 0.0)
@@ -60,17 +60,17 @@ def test_probes_never_take_more_than_their_share_and_reach_all_targets(
 
 
 def test_both_workers_of_a_pair_rest_after_a_probe() -> None:
-    schedule = Schedule(10.0, 0.1, Random(0))
+    schedule = Schedule(10.0, 0.1, Random(0).random)
     schedule.keep(targets_of(a_cluster(1, 1).workers), 0.0)
     schedule.hurry(0.0)
-    pair = Target(WorkerId("d0"), Path.PREFILL_DECODE)
+    pair = ProbeTarget(WorkerId("d0"), Path.PREFILL_DECODE)
     schedule.visited(pair, [WorkerId("p0"), WorkerId("d0")], 0.0, 1.0)
     assert not schedule.may_be_beside(WorkerId("p0"), pair, 9.9)
     assert schedule.may_be_beside(WorkerId("p0"), pair, 10.0)
 
 
 def test_operator_is_not_kept_waiting_by_the_share() -> None:
-    schedule = Schedule(100.0, 0.001, Random(0))
+    schedule = Schedule(100.0, 0.001, Random(0).random)
     schedule.keep([D0], 0.0)
     schedule.hurry(0.0)
     schedule.visited(D0, [D0.worker], 0.0, 5.0)
@@ -82,7 +82,7 @@ def test_operator_is_not_kept_waiting_by_the_share() -> None:
 
 @pytest.mark.parametrize("is_soon", [True, False])
 def test_target_that_differed_comes_again_soon(is_soon: bool) -> None:
-    schedule = Schedule(100.0, 1.0, Random(0))
+    schedule = Schedule(100.0, 1.0, Random(0).random)
     schedule.keep([P0], 0.0)
     schedule.hurry(0.0)
     schedule.visited(P0, [P0.worker], 0.0, 1.0, is_soon=is_soon)
@@ -91,7 +91,7 @@ def test_target_that_differed_comes_again_soon(is_soon: bool) -> None:
 
 
 def test_target_that_is_gone_is_not_probed() -> None:
-    schedule = Schedule(1.0, 1.0, Random(0))
+    schedule = Schedule(1.0, 1.0, Random(0).random)
     schedule.keep([D0, P0], 0.0)
     schedule.keep([P0], 0.0)
     assert [schedule.next(5.0, ()), schedule.next(5.0, [P0.worker])] == [P0, None]

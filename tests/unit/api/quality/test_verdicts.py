@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from api.quality.comparison import Difference, ProbeResult
-from api.quality.schedule import PATHS, Target
+from api.quality.schedule import PATHS, ProbeTarget
 from api.quality.verdicts import RECOVERIES, STRIKES, WINDOW, Verdicts
 from cluster.messages.ids import Path, WorkerId
 from tests.unit.api.quality.answers import pools
@@ -24,7 +24,7 @@ class Judged:
     def answers(self, worker: str, result: ProbeResult, path: Path | None = None) -> None:
         self.now += 1.0
         of_worker = WorkerId(worker)
-        target = Target(of_worker, path or PATHS[self.pools[of_worker]][0])
+        target = ProbeTarget(of_worker, path or PATHS[self.pools[of_worker]][0])
         self.verdicts.note(target, result, WRONG if result is DIFFERS else None, self.now)
         self.verdicts.validate()
 
@@ -78,7 +78,7 @@ def test_wrong_pair_quarantines_neither() -> None:
     for _ in range(5):
         judged.answers("d0", DIFFERS, Path.PREFILL_DECODE)
     assert judged.quarantined == []
-    assert judged.verdicts.scores[Target(WorkerId("d0"), Path.PREFILL_DECODE)] == 0.0
+    assert judged.verdicts.scores[ProbeTarget(WorkerId("d0"), Path.PREFILL_DECODE)] == 0.0
 
 
 @pytest.mark.parametrize(("num_decode", "most"), [(1, 0), (2, 1), (3, 1), (5, 2)])
@@ -115,7 +115,7 @@ def test_score_is_that_of_the_last_answers_and_probes_without_one_do_not_count()
         judged.answers("d0", result)
         judged.answers("d0", ProbeResult.SKIPPED)
         judged.answers("d0", ProbeResult.FAILED)
-    assert judged.verdicts.scores == {Target(WorkerId("d0"), Path.DECODE): 0.5}
+    assert judged.verdicts.scores == {ProbeTarget(WorkerId("d0"), Path.DECODE): 0.5}
 
 
 def test_quarantine_of_another_replica_goes_on_until_the_worker_answers_rightly() -> None:
@@ -154,7 +154,7 @@ class AnyAnswers(RuleBasedStateMachine):
         if verdicts.is_reference_at_fault:
             assert not verdicts.quarantined
         for worker in verdicts.quarantined:
-            alone = verdicts.record(Target(worker, PATHS[self.judged.pools[worker]][0]))
+            alone = verdicts.record(ProbeTarget(worker, PATHS[self.judged.pools[worker]][0]))
             assert alone.streak < RECOVERIES
 
 

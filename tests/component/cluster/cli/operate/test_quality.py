@@ -11,7 +11,7 @@ import pytest
 from api.quality.board import ProbeRun, QualityView, ReferenceView, TargetView
 from api.quality.comparison import Difference, ProbeResult
 from api.quality.probe_set import OWN_PROMPTS, ProbeSet, Reference, parsed
-from cluster.cli.quality import is_right, shown
+from cluster.cli.operate.quality import is_right, shown
 from cluster.config.environment import ADMIN_KEY_VARIABLE
 from cluster.messages.ids import Path, WorkerId
 from cluster.repository import REPO_ROOT
