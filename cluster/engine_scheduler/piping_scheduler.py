@@ -29,7 +29,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 
-from cluster.engine_core.prompt_steps import PromptSteps
+from cluster.engine_core.prompt_steps import PromptStepLog
 from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_core.token_pipe import PipedOutput, PipedStep, TokenPipe, is_piped
 
@@ -55,7 +55,7 @@ class PipingScheduler(Scheduler):
         """Sequences that have had their first output and take the pipe. Those that were aborted may still be here."""
         self._told: tuple[float, tuple[int, int]] | None = None
         """Time of the last statistics, and the numbers of requests in them."""
-        self._prompts = PromptSteps()
+        self._prompts = PromptStepLog()
         self.steps: StepSampler | None = None
         """Takes the time of the engine's steps. Without it, no prompt's steps are kept."""
 
