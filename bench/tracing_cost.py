@@ -25,7 +25,7 @@ from cluster.messages.generation import FinishReason, GenerateRequest, PromptTok
 from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Prediction, Slo
 from cluster.messages.scheduler_events import SchedulerEvent
-from cluster.messages.timeline import Stage
+from cluster.messages.timeline import TimelineStage
 from cluster.observability.trace_context import context_of
 from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 from router.session.ports import SessionPorts
@@ -48,15 +48,19 @@ PLACED = Placement(
 )
 HANDOFF = KVHandoff(worker=P, params={"remote_request_id": "lease", "remote_num_tokens": 500})
 NOTES: dict[str, int | float | str] = {"tokens": 500, "batch_requests": 3, "batch_tokens": 502}
-OF_PREFILL = (Stage("receive", 0.0, 1e-5), Stage("prefill", 2e-5, 4e-5, notes=NOTES), Stage("output", 4e-5, 5e-5))
+OF_PREFILL = (
+    TimelineStage("receive", 0.0, 1e-5),
+    TimelineStage("prefill", 2e-5, 4e-5, notes=NOTES),
+    TimelineStage("output", 4e-5, 5e-5),
+)
 OF_DECODE = (
-    Stage("promise", 0.0, 1e-5),
-    Stage("receive", 1e-5, 2e-5),
-    Stage("first_decode", 6e-5, 7e-5, notes=NOTES),
-    Stage("output", 7e-5, 8e-5),
-    Stage("pull_post", 2e-5, 3e-5),
-    Stage("pull_transfer", 3e-5, 4e-5, notes={"bytes": 1 << 20, "gb_per_s": 1.0}),
-    Stage("pull_notice", 4e-5, 5e-5),
+    TimelineStage("promise", 0.0, 1e-5),
+    TimelineStage("receive", 1e-5, 2e-5),
+    TimelineStage("first_decode", 6e-5, 7e-5, notes=NOTES),
+    TimelineStage("output", 7e-5, 8e-5),
+    TimelineStage("pull_post", 2e-5, 3e-5),
+    TimelineStage("pull_transfer", 3e-5, 4e-5, notes={"bytes": 1 << 20, "gb_per_s": 1.0}),
+    TimelineStage("pull_notice", 4e-5, 5e-5),
 )
 
 

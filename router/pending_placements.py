@@ -152,7 +152,9 @@ class PendingPlacements:
                 asked.answer.set_exception(error)
                 continue
             if answer is not None:
-                asked.answer.set_result(self._after_wait(asked.request.request_id, answer))
+                asked.answer.set_result(
+                    _after_wait(answer, self._asked_at.get(asked.request.request_id), self._loop.time())
+                )
         if self._num_left < MOST_PER_TURN:
             self._is_turn_due = True
             self._loop.call_soon(self._begin_turn)
@@ -170,13 +172,6 @@ class PendingPlacements:
         self._asked_at[request_id] = self._loop.time()
         future.add_done_callback(lambda _: self._forget(request_id, future))
         return future
-
-    def _after_wait(self, request_id: RequestId, answer: Placement | Rejection) -> Placement | Rejection:
-        """The answer, with the time that its request has waited for it."""
-        asked_at = self._asked_at.pop(request_id, None)
-        if asked_at is None or isinstance(answer, Rejection):
-            return answer
-        return msgspec.structs.replace(answer, queued_s=self._loop.time() - asked_at)
 
     def _send_pauses(self) -> None:
         for ingress, pause, slo_class in self.state.take_pauses():
@@ -218,7 +213,7 @@ class PendingPlacements:
             if isinstance(answer, Exception):
                 waiting.set_exception(answer)
             else:
-                waiting.set_result(self._after_wait(request_id, answer))
+                waiting.set_result(_after_wait(answer, self._asked_at.get(request_id), now))
         self._send_pauses()
         if len(decisions) == MOST_PER_TURN:  # more may be due
             self._decide_at(now)
@@ -226,6 +221,13 @@ class PendingPlacements:
         next_at = self.state.next_decision_at()
         if self._answers and next_at is not None:
             self._decide_at(max(next_at, now + DECIDE_INTERVAL_S))
+
+
+def _after_wait(answer: Placement | Rejection, asked_at: float | None, now: float) -> Placement | Rejection:
+    """The answer, with the time that its request has waited for it."""
+    if asked_at is None or isinstance(answer, Rejection):
+        return answer
+    return msgspec.structs.replace(answer, queued_s=now - asked_at)
 
 
 def _ignore(ingress: IngressId | None, pause: Pause, slo_class: SloClass) -> None:

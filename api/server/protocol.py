@@ -230,22 +230,10 @@ class GuardedProtocol(HttpToolsProtocol):
             _disconnect(answering)  # the application waits for the rest of this body, which never comes
         is_free = answering is None or answering.response_complete or answering.disconnected
         if is_free and not self.transport.is_closing():
-            self.transport.write(_whole_answer(error, self.server_state.default_headers, self._request_id()))
+            unanswered = answering if answering is self.cycle else None
+            request_id = _id_of(self.headers if self._head.has_begun else None, unanswered)
+            self.transport.write(_whole_answer(error, self.server_state.default_headers, request_id))
         self.end()
-
-    def _request_id(self) -> str:
-        """The id of the request that is refused: the client's, as far as its headers have come, or that which the
-        application knows it by, or a new one.
-        """
-        answering, headers = self._answering, list[tuple[bytes, bytes]]()
-        if self._head.has_begun:
-            headers = self.headers
-        elif answering is not None and answering is self.cycle and not answering.response_complete:
-            scope = cast(dict[str, Any], answering.scope)
-            if SCOPE_KEY in scope:
-                return str(scope[SCOPE_KEY])
-            headers = scope["headers"]
-        return request_id_of(next((value for name, value in headers if name == HEADER), None))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
@@ -261,6 +249,18 @@ def _disconnect(cycle: RequestResponseCycle) -> None:
     if not cycle.response_complete:
         cycle.disconnected = True
     cycle.message_event.set()
+
+
+def _id_of(headers: list[tuple[bytes, bytes]] | None, cycle: RequestResponseCycle | None) -> str:
+    """The id of a request that is refused: the client's, as far as its headers have come, or that which the application
+    knows it by, or a new one. `headers`: of a head that is not complete; `cycle`: of the request whose body is.
+    """
+    if headers is None and cycle is not None and not cycle.response_complete:
+        scope = cast(dict[str, Any], cycle.scope)
+        if SCOPE_KEY in scope:
+            return str(scope[SCOPE_KEY])
+        headers = scope["headers"]
+    return request_id_of(next((value for name, value in headers or () if name == HEADER), None))
 
 
 def _with_host_of(url: bytes, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[PromptStep]).decode
 
 
-class PromptSteps:
+class PromptStepLog:
     def __init__(self) -> None:
         self._steps: dict[str, list[PromptStep]] = {}
 

@@ -30,7 +30,7 @@ from vllm.v1.metrics.perf import PerfStats
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 
-from cluster.engine_core.prompt_steps import PromptSteps
+from cluster.engine_core.prompt_steps import PromptStepLog
 from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_core.token_pipe import PipedOutput, PipedStep, TokenPipe, is_piped
 
@@ -58,7 +58,7 @@ class PipingScheduler(Scheduler):
         """Time of the last statistics, and the numbers of requests in them."""
         self._perf: PerfStats | None = None
         """Estimated work of the steps since the last statistics, if vLLM estimates it."""
-        self._prompts = PromptSteps()
+        self._prompts = PromptStepLog()
         self.steps: StepSampler | None = None
         """Takes the time of the engine's steps. Without it, no prompt's steps are kept."""
 

@@ -1,4 +1,4 @@
-"""Stage: one part of a request's time, for the timeline of its route receipt."""
+"""TimelineStage: one part of a request's time, for the timeline of its route receipt."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ Note = int | float | str
 """A number, or a word of Baton's own. Never a text of a client."""
 
 
-class Stage(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+class TimelineStage(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """A part of a request's time, at one place. docs/tracing.md says what each name means."""
 
     name: str

@@ -10,7 +10,7 @@ from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Pinned, Placement, Rejection
 from cluster.messages.scheduler_events import HandoffChecked
-from cluster.messages.timeline import Stage
+from cluster.messages.timeline import TimelineStage
 from cluster.observability.trace_context import TraceContext
 
 
@@ -84,7 +84,7 @@ class AttemptReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the arrival of the request to the placement."""
     ended_s: float
     """Seconds from the arrival of the request to the end of the attempt."""
-    timeline: tuple[Stage, ...] = ()
+    timeline: tuple[TimelineStage, ...] = ()
     """The parts of its time, from the wait for its placement on: 64 at most."""
 
 
@@ -139,7 +139,7 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the arrival of the request to its close."""
     trace: TraceContext | None = None
     """The trace of the HTTP request. None if no traces are exported."""
-    timeline: tuple[Stage, ...] = ()
+    timeline: tuple[TimelineStage, ...] = ()
     """The parts of its time that belong to no attempt: before the first one, and the wait for a placement that was
     refused.
     """
@@ -149,7 +149,7 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
         return self.placement.path if self.placement else None
 
     @property
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[TimelineStage]:
         """The parts of its time and of its attempts', in the order in which they began."""
         stages = [*self.timeline, *(stage for attempt in self.attempts for stage in attempt.timeline)]
         return sorted(stages, key=lambda stage: stage.start_s)

@@ -38,7 +38,7 @@ from cluster.messages.generation import GenerateRequest, PromptTokenSources, Tok
 from cluster.messages.ids import Outcome, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, WorkerLost
-from cluster.messages.timeline import Stage
+from cluster.messages.timeline import TimelineStage
 from router.quarantine.quarantine import MAX_ENGINES_LOST
 from router.quarantine.request_digest import digest_of
 from router.session.attempt import PlacementAttempt
@@ -349,7 +349,7 @@ class Session:
             self._ports.scheduler.tell(closed)
         self._ports.observer.closed(receipt)
 
-    def _stages(self, duration_s: float) -> tuple[Stage, ...]:
+    def _stages(self, duration_s: float) -> tuple[TimelineStage, ...]:
         """The parts of the request's time that belong to no attempt."""
         rendered_at, began_s = self._terms.rendered_at, self._began_s
         stages = preparation(

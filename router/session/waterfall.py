@@ -6,7 +6,7 @@
 import msgspec
 
 from cluster.messages.generation import PromptTokenSources
-from cluster.messages.timeline import Note, Stage
+from cluster.messages.timeline import Note, TimelineStage
 from router.session.receipt import RouteReceipt
 
 
@@ -75,7 +75,7 @@ def waterfall_of(receipt: RouteReceipt) -> Waterfall:
     )
 
 
-def _row(attempt: int, stage: Stage, ttft_s: float | None) -> WaterfallRow:
+def _row(attempt: int, stage: TimelineStage, ttft_s: float | None) -> WaterfallRow:
     return WaterfallRow(
         name=stage.name,
         place=stage.place,

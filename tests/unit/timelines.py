@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from cluster.messages.timeline import Stage
+from cluster.messages.timeline import TimelineStage
 from router.session.receipt import RouteReceipt
 from router.session.timeline import MAX_STAGES
 
@@ -19,7 +19,7 @@ def check_explains(receipt: RouteReceipt) -> None:
     assert all(len(attempt.timeline) <= MAX_STAGES for attempt in receipt.attempts)
 
 
-def check_covers(stages: Sequence[Stage], until_s: float) -> None:
+def check_covers(stages: Sequence[TimelineStage], until_s: float) -> None:
     covered_s = 0.0
     for stage in sorted(stages, key=lambda stage: stage.start_s):
         assert stage.start_s <= stage.end_s
@@ -29,7 +29,7 @@ def check_covers(stages: Sequence[Stage], until_s: float) -> None:
     assert until_s - covered_s <= NOTHING_S
 
 
-def check_apart(stages: Sequence[Stage]) -> None:
+def check_apart(stages: Sequence[TimelineStage]) -> None:
     by_place = sorted(stages, key=lambda stage: (stage.place, stage.start_s, stage.end_s))
     for _, of_place in groupby(by_place, key=lambda stage: stage.place):
         end_s = 0.0

@@ -20,7 +20,7 @@ LEAST_WIDTH = 80
 """Columns that are used in a narrower terminal too, and where the output is no terminal."""
 
 
-class Found(msgspec.Struct):
+class TraceAnswer(msgspec.Struct):
     """What is read of the answer of GET /baton/receipts/ID."""
 
     waterfalls: list[Waterfall]
@@ -45,7 +45,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _run(arguments: argparse.Namespace) -> int:
     unknown = f"no kept receipt has the id {arguments.id}: was it long ago, or is ingress.keep_receipts 0?"
-    answer = ask(arguments, f"/baton/receipts/{quote(arguments.id, safe='')}", Found, {RECEIPT_NOT_FOUND: unknown})
+    answer = ask(
+        arguments, f"/baton/receipts/{quote(arguments.id, safe='')}", TraceAnswer, {RECEIPT_NOT_FOUND: unknown}
+    )
     if answer is None:
         return 1
     found, body = answer

@@ -10,7 +10,7 @@ from vllm.v1.serial_utils import MsgpackEncoder
 from cluster.engine_core.prompt_steps import steps_in
 from cluster.engine_core.token_pipe import PipedOutput
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
-from cluster.messages.timeline import Stage
+from cluster.messages.timeline import TimelineStage
 from cluster.step_stream.stage_log import StageLog
 
 
@@ -46,7 +46,7 @@ def delta_of(
     )
 
 
-def _stages_until(output: EngineCoreOutput, stages: StageLog, *, is_pulled: bool) -> tuple[Stage, ...]:
+def _stages_until(output: EngineCoreOutput, stages: StageLog, *, is_pulled: bool) -> tuple[TimelineStage, ...]:
     """What was measured until the first output of a sequence. The engine's core has the clock of this process."""
     for event in output.events or ():
         if event.type == EngineCoreEventType.QUEUED:

@@ -63,8 +63,8 @@ HEAD = b"POST /echo HTTP/1.1\r\nHost: localhost\r\n" + ID + b"\r\n"
     ("sent", "code"),
     [
         (HEAD + b"X: 1", "header_timeout"),
-        (HEAD + b"X: " + b"a" * 70_000, "headers_too_large"),
-        (HEAD + b"a" * 70_000, "headers_too_large"),
+        (HEAD + b"X: " + b"a" * 600_000, "headers_too_large"),
+        (HEAD + b"X: 1\r\n" + b"a" * 600_000, "headers_too_large"),
         (HEAD + b"X: 1\r\nbad header\r\n\r\n", "invalid_http"),
         (HEAD + b"Transfer-Encoding: chunked\r\nContent-Type: application/json\r\n\r\nxyz\r\n", "invalid_http"),
         (post(b"x", ID, length=10), "body_timeout"),

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
@@ -11,7 +12,7 @@ from api.tracing import trace_exporter
 from api.tracing.trace_exporter import TraceExporter
 from cluster.config.observability.tracing import KeptTraces, TracingConfig
 from cluster.messages.ids import Outcome
-from cluster.messages.timeline import Stage
+from cluster.messages.timeline import TimelineStage
 from cluster.observability.trace_context import context_of
 from router.session.receipt import RouteReceipt
 from tests.component.api.tracing.collector import Collector, attributes_of, collecting
@@ -34,8 +35,9 @@ def collector() -> Iterator[Collector]:
         yield started
 
 
-def an_exporter(collector: Collector, **fields: object) -> TraceExporter:
-    config = TracingConfig(**{"endpoint": collector.endpoint, "keep": ALL} | fields)  # type: ignore[arg-type]
+def an_exporter(collector: Collector, **fields: Any) -> TraceExporter:
+    defaults: dict[str, Any] = {"endpoint": collector.endpoint, "keep": ALL}
+    config = TracingConfig(**(defaults | fields))
     return TraceExporter(config, "baton-demo", "replica-1")
 
 
@@ -43,7 +45,7 @@ def a_traced(name: str = "r", **fields: object) -> RouteReceipt:
     defaults: dict[str, object] = {
         "placement": PLACED,
         "attempts": (ATTEMPT,),
-        "timeline": (Stage("prepare", 0.0, 0.1, "ingress"),),
+        "timeline": (TimelineStage("prepare", 0.0, 0.1, "ingress"),),
         "http_request": f"req-{name}",
         "trace": context_of(PARENT, b"vendor=1", name, "nonce"),
         "duration_s": 2.0,

@@ -5,7 +5,7 @@ from api.server.kept_receipts import KEPT_S, MOST_FOUND, KeptReceipts
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Path, WorkerId
 from cluster.messages.placement import Placement, Prediction, Slo
-from cluster.messages.timeline import Stage
+from cluster.messages.timeline import TimelineStage
 from router.session.receipt import AttemptEnd, AttemptReceipt
 from tests.unit.factories import a_receipt
 
@@ -34,7 +34,7 @@ ATTEMPT = AttemptReceipt(
     shown_sources=None,
     began_s=0.1,
     ended_s=2.0,
-    timeline=(Stage("prefill", 0.1, 0.5, D, {"tokens": 4}), Stage("decode", 0.5, 2.0, D)),
+    timeline=(TimelineStage("prefill", 0.1, 0.5, D, {"tokens": 4}), TimelineStage("decode", 0.5, 2.0, D)),
 )
 
 
@@ -49,7 +49,9 @@ class Kept(KeptReceipts):
 
 
 def test_receipt_is_kept_whole() -> None:
-    receipt = a_receipt(placement=PLACED, attempts=(ATTEMPT,), timeline=(Stage("prepare", 0.0, 0.1, "ingress"),))
+    receipt = a_receipt(
+        placement=PLACED, attempts=(ATTEMPT,), timeline=(TimelineStage("prepare", 0.0, 0.1, "ingress"),)
+    )
     kept = Kept(2)
     kept.add(receipt)
     assert kept.last(1) == [kept.named("r")[0].receipt()] == [receipt]

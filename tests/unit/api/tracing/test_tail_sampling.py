@@ -6,14 +6,14 @@ import pytest
 from api.tracing.tail_sampling import MOST_ASKED_AT_ONCE, MOST_ASKED_PER_S, TailSampler
 from cluster.config.observability.tracing import KeptTraces
 from cluster.messages.ids import Outcome, WorkerId
-from cluster.messages.timeline import Stage
+from cluster.messages.timeline import TimelineStage
 from cluster.observability.trace_context import TraceContext
 from tests.unit.api.server.test_kept_receipts import ATTEMPT, PLACED
 from tests.unit.factories import a_receipt
 
 HIGH = TraceContext(trace_id="0" * 16 + "f" * 16, span_id="1" * 16)
 ASKED = msgspec.structs.replace(HIGH, is_sampled=True)
-VERIFIED = msgspec.structs.replace(ATTEMPT, timeline=(Stage("verify", 0.1, 0.2, WorkerId("d0")),))
+VERIFIED = msgspec.structs.replace(ATTEMPT, timeline=(TimelineStage("verify", 0.1, 0.2, WorkerId("d0")),))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 from types import SimpleNamespace
 
-from cluster.engine_core.prompt_steps import MAX_STEPS, MOST_FORGOTTEN, PromptStep, PromptSteps, steps_in
+from cluster.engine_core.prompt_steps import MAX_STEPS, MOST_FORGOTTEN, PromptStep, PromptStepLog, steps_in
 from cluster.engine_core.step_samples import Step
 
 
@@ -19,7 +19,7 @@ class Steps:
     """Steps that follow each other, each of a second."""
 
     def __init__(self) -> None:
-        self.prompts, self.now, self.begun = PromptSteps(), 0.0, set[str]()
+        self.prompts, self.now, self.begun = PromptStepLog(), 0.0, set[str]()
 
     def run(self, step: Step) -> tuple[float, float]:
         times = (self.now, self.now + 1.0)
@@ -56,7 +56,7 @@ def test_prompt_that_is_computed_anew_after_its_first_output_is_not_kept() -> No
 
 
 def test_guessed_tokens_are_no_prompt() -> None:
-    assert PromptSteps().computing(a_step({"a": [1, 2]}, a=3), lambda name: False) == []
+    assert PromptStepLog().computing(a_step({"a": [1, 2]}, a=3), lambda name: False) == []
 
 
 def test_steps_of_a_long_prompt_are_bounded_and_lose_no_token() -> None:

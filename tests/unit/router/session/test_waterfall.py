@@ -1,10 +1,10 @@
 from cluster.messages.placement import Rejection
-from cluster.messages.timeline import Stage
+from cluster.messages.timeline import TimelineStage
 from router.session.waterfall import waterfall_of
 from tests.unit.api.server.test_kept_receipts import ATTEMPT, PLACED
 from tests.unit.factories import a_receipt
 
-PREPARE = Stage("prepare", 0.0, 0.1, "ingress", {"prompt_tokens": 4})
+PREPARE = TimelineStage("prepare", 0.0, 0.1, "ingress", {"prompt_tokens": 4})
 
 
 def test_every_stage_is_a_row_in_the_order_of_time() -> None:

@@ -10,7 +10,7 @@ import pytest
 from cluster.cli.operate.trace import add_parser, text_of
 from cluster.config.environment import ADMIN_KEY_VARIABLE
 from cluster.messages.ids import Outcome
-from cluster.messages.timeline import Stage
+from cluster.messages.timeline import TimelineStage
 from router.session.waterfall import waterfall_of
 from tests.component.app_with_fakes import ADMIN_KEY
 from tests.component.cluster.cli.conftest import server as server
@@ -20,7 +20,7 @@ from tests.unit.factories import a_receipt
 RECEIPT = a_receipt(
     placement=PLACED,
     attempts=(ATTEMPT,),
-    timeline=(Stage("prepare", 0.0, 0.1, "ingress"),),
+    timeline=(TimelineStage("prepare", 0.0, 0.1, "ingress"),),
     sources=ATTEMPT.sources,
     http_request="req_1",
     duration_s=2.0,
