@@ -100,7 +100,7 @@ compiled.
 INTERPRETED = (
     "api.safety.scans.automata",
     "cluster.config.scheduler",
-    "cluster.config.stimulus_log",
+    "cluster.config.observability.stimulus_log",
     "cluster.messages.generation",
     "cluster.messages.ids",
     "cluster.messages.kv_events",

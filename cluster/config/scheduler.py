@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from cluster.config.node_choice import NodeChoice
-from cluster.config.stimulus_log import StimulusLogConfig
+from cluster.config.observability.stimulus_log import StimulusLogConfig
 
 MAX_INDEXED_BLOCKS: Final = 1 << 24
 """Default of `max_indexed_blocks`."""

@@ -25,8 +25,8 @@ from typing import Final, NamedTuple, final
 import msgspec
 
 from cluster import compiled
+from cluster.config.observability.stimulus_log import StimulusLogConfig
 from cluster.config.scheduler import SchedulerConfig
-from cluster.config.stimulus_log import StimulusLogConfig
 from cluster.messages.ids import CellName
 from cluster.metrics.scheduler import SNAPSHOT, STIMULI_LOST, STIMULUS_BYTES
 from cluster.network.handshake import VERSION

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
+from cluster.config.observability.stimulus_log import StimulusLogConfig
 from cluster.config.scheduler import SchedulerConfig
-from cluster.config.stimulus_log import StimulusLogConfig
 from cluster.messages.ids import CellName, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from cluster.slo import SloConfig
