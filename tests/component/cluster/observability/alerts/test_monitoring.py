@@ -25,6 +25,13 @@ from cluster.repository import REPO_ROOT
 from tests.component.cluster.observability.alerts.shortened import shortened
 from tests.component.cluster.observability.alerts.world import World
 from tests.component.monitoring import RULES, tool
+from tests.unit.cluster.observability.test_queries import (
+    EVERYWHERE,
+    LABELS_NOT_YET,
+    NOT_YET,
+    labels_in_table,
+    metrics_of,
+)
 
 CONF = REPO_ROOT / "conf"
 FASTER = 60.0
@@ -175,6 +182,16 @@ def prometheus(site: Site, tmp_path: Path) -> Iterator[int]:
         write_prometheus(tmp_path, [first, second], alertmanager)
         settings = ["--config.file=prometheus.yml", "--storage.tsdb.path=prometheus"]
         yield stack.enter_context(running(tmp_path, "prometheus", *settings))
+
+
+def test_series_of_the_world_are_in_the_table_of_metrics() -> None:
+    unknown = {
+        (metric, label)
+        for name, labels in World().series()
+        for metric in metrics_of(name) - NOT_YET
+        for label in labels.keys() - labels_in_table(metric) - EVERYWHERE
+    }
+    assert unknown <= LABELS_NOT_YET
 
 
 def test_each_alert_reaches_the_webhook_with_its_runbook_and_is_resolved(site: Site, prometheus: int) -> None:

@@ -70,7 +70,7 @@ class World(Collector):
         for le, rise in (("1.0", GOOD), ("2.5", GOOD + bad), ("+Inf", GOOD + bad)):
             self._count("baton_time_to_first_token_seconds_bucket", rise, le=le, **ttft)
         self._count("baton_time_to_first_token_seconds_count", GOOD + bad, **ttft)
-        closed = {"name": "baton_requests_total", "path": "D", "slo_class": "standard"}
+        closed = {"name": "baton_requests_total", "path": "D"}
         self._count(rise=GOOD, outcome="finished", **closed)
         self._count(rise=bad, outcome="aborted", **closed)
 
