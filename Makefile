@@ -20,7 +20,7 @@ STAMP = $(VENV)/.installed-$(FLAVOUR)
 INSTALL = $(BIN)/python -m pip install --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-limits bench-tenants bench-ledger bench-safety bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-limits bench-tenants bench-ledger bench-load bench-safety bench-chat-state demo-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -200,6 +200,9 @@ bench-chat-state: $(STAMP) compile ## measure the cost of stored conversations o
 
 bench-tenants: $(STAMP) ## measure what API keys, limits and the ledger add to a request: some minutes
 	$(BIN)/python -m bench.tenants_cost $(ARGS)
+
+bench-load: $(STAMP) ## measure what the load generator takes per token and per request: a minute
+	$(BIN)/python -m bench.load_limit $(ARGS)
 
 bench-ledger: $(STAMP) ## measure how many rows of usage per second the ledger takes: a minute
 	$(BIN)/python -m bench.ledger_rows

@@ -37,6 +37,7 @@ NO_TIMEOUTS = {
     ("api/metering/waiting_age.py", "LEAST_GAP_S"): "between two arrivals whose times are kept",
     ("cluster/metrics/buckets.py", "ANSWER_BUCKETS_S"): "bounds of the buckets of histograms",
     ("cluster/metrics/buckets.py", "GAP_BUCKETS_S"): "bounds of the buckets of histograms",
+    ("cluster/load/report/document.py", "LATE_S"): "a lateness that a report warns of",
     ("cluster/metrics/buckets.py", "LATENCY_BUCKETS_S"): "bounds of the buckets of histograms",
     ("cluster/metrics/buckets.py", "STEP_BUCKETS_S"): "bounds of the buckets of histograms",
     ("cluster/observability/alerts/requests.py", "MAX_TTFT_P95_S"): "limits of an alert",

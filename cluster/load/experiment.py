@@ -15,7 +15,7 @@ from cluster.load.record import LoadRecord
 from cluster.load.report.document import HighestRate, LoadReport, LoadSetup
 from cluster.load.report.figures import LoadFigures, figures
 from cluster.load.sender import Sender
-from cluster.load.workload import Cut, Source, endless, open_rows
+from cluster.load.workload import LengthCut, Source, endless, open_rows
 from cluster.simulation.rate_search import Bracket
 from cluster.simulation.traffic.workload import Arrival
 
@@ -42,13 +42,13 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     target: float = 0.9
 
 
-class Experiment:
+class LoadExperiment:
     def __init__(
         self,
         plan: LoadPlan,
         setup: LoadSetup,
         source: Source,
-        cut: Cut,
+        cut: LengthCut,
         sender_of: Callable[[str], Sender],
         on_record: Callable[[int, LoadRecord], None],
     ) -> None:

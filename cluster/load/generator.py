@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from cluster.load.lateness import Lateness
-from cluster.load.record import MAX_OPEN, Ending, GeneratorFigures, LoadRecord
+from cluster.load.record import MAX_OPEN, GeneratorFigures, LoadEnding, LoadRecord
 from cluster.load.sender import Sender
 from cluster.load.workload import Session
 from cluster.simulation.traffic.workload import Arrival
@@ -120,4 +120,4 @@ class Generator:
         progress.num_open -= 1
         self._records.append(record)
         self._on_record(record)
-        return record.ending is not Ending.STOPPED
+        return record.ending is not LoadEnding.STOPPED

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from cluster.load.generator import Progress
-from cluster.load.record import Ending, LoadRecord
+from cluster.load.record import LoadEnding, LoadRecord
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import Slo
 from cluster.simulation.results.summary import quantile
@@ -36,7 +36,7 @@ class LiveView:
         self._what, self._slos = what, slos
         self._stream = stream or sys.stderr
         self._recent: deque[LoadRecord] = deque(maxlen=RECENT)
-        self._endings: Counter[Ending] = Counter()
+        self._endings: Counter[LoadEnding] = Counter()
         self._num_good = self._num_tokens = 0
         self._began = time.perf_counter()
         self._task: asyncio.Task[None] | None = None
@@ -81,7 +81,7 @@ class LiveView:
         elapsed_s = max(1e-9, time.perf_counter() - self._began)
         planned = f" of {self.progress.num_planned}" if self.progress.num_planned is not None else ""
         num_ended = sum(self._endings.values())
-        num_finished, num_refused = self._endings[Ending.FINISHED], self._endings[Ending.REFUSED]
+        num_finished, num_refused = self._endings[LoadEnding.FINISHED], self._endings[LoadEnding.REFUSED]
         return [
             ("elapsed", f"{elapsed_s:.0f} s"),
             ("sent", f"{self.progress.num_sent}{planned} ({self.progress.num_sent / elapsed_s:.2f}/s)"),

@@ -14,7 +14,7 @@ from cluster.messages.ids import SloClass
 from cluster.messages.placement import Slo
 
 
-class Ending(StrEnum):
+class LoadEnding(StrEnum):
     """How a request ended."""
 
     FINISHED = "finished"
@@ -48,7 +48,7 @@ class LoadRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When the request was due, from the start of the load."""
     late_s: float = 0.0
     """How much later it was sent."""
-    ending: Ending
+    ending: LoadEnding
     status: int = 0
     """HTTP status of the last try. 0 without an answer."""
     error: str = ""
@@ -97,7 +97,7 @@ class LoadRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Whether the request finished within both objectives. An answer of one token has no TPOT to miss. An answer
         whose tokens nobody has counted is not good.
         """
-        if self.ending is not Ending.FINISHED or self.ttft_s is None or self.num_output is None:
+        if self.ending is not LoadEnding.FINISHED or self.ttft_s is None or self.num_output is None:
             return False
         return self.ttft_s <= slo.ttft_s and (self.tpot_s is None or self.tpot_s <= slo.tpot_s)
 

@@ -12,10 +12,10 @@ import msgspec
 from api.wire.slo import tier_of
 from cluster.load.client.answer import BrokenAnswer, TooLargeAnswer
 from cluster.load.client.client import LoadClient
-from cluster.load.client.connection import OK, CutShort, Exchange
+from cluster.load.client.connection import OK, CutShort, LoadExchange
 from cluster.load.client.endpoint import Api, Endpoint, body_of
 from cluster.load.prompts.texts import PromptWriter
-from cluster.load.record import MAX_ERROR, Ending, LoadRecord
+from cluster.load.record import MAX_ERROR, LoadEnding, LoadRecord
 from cluster.load.target import text_of
 from cluster.messages.ids import SloClass
 from cluster.simulation.traffic.workload import Arrival
@@ -69,7 +69,7 @@ class Sender:
         retry_after_s: float | None = None
         for num_tries in range(1, self._form.max_retries + 2):
             exchange, ending, error = await self._try(request)
-            if ending is not Ending.REFUSED:
+            if ending is not LoadEnding.REFUSED:
                 break
             retry_after_s = retry_after(exchange.headers.get(b"retry-after", b""))
             if num_tries <= self._form.max_retries:
@@ -103,38 +103,38 @@ class Sender:
             num_tries=num_tries,
         )
 
-    async def _try(self, request: bytes) -> tuple[Exchange, Ending, str]:
-        exchange = Exchange(request, asyncio.get_running_loop().create_future())
+    async def _try(self, request: bytes) -> tuple[LoadExchange, LoadEnding, str]:
+        exchange = LoadExchange(request, asyncio.get_running_loop().create_future())
         try:
             await self._client.run(exchange, self._form.timeout_s)
         except TimeoutError:
-            return exchange, Ending.TIMED_OUT, f"not whole within {self._form.timeout_s:g} s"
+            return exchange, LoadEnding.TIMED_OUT, f"not whole within {self._form.timeout_s:g} s"
         except TooLargeAnswer as error:
-            return exchange, Ending.TOO_LARGE, str(error)
+            return exchange, LoadEnding.TOO_LARGE, str(error)
         except BrokenAnswer as error:
-            return exchange, Ending.BROKEN, str(error)
+            return exchange, LoadEnding.BROKEN, str(error)
         except CutShort as error:
-            return exchange, Ending.CUT if exchange.num_bytes else Ending.UNREACHABLE, str(error)
+            return exchange, LoadEnding.CUT if exchange.num_bytes else LoadEnding.UNREACHABLE, str(error)
         except OSError as error:
-            return exchange, Ending.UNREACHABLE, str(error) or repr(error)
+            return exchange, LoadEnding.UNREACHABLE, str(error) or repr(error)
         except asyncio.CancelledError:
-            return exchange, Ending.STOPPED, "stopped"
+            return exchange, LoadEnding.STOPPED, "stopped"
         return exchange, *_ending_of(exchange)
 
 
-def _ending_of(exchange: Exchange) -> tuple[Ending, str]:
+def _ending_of(exchange: LoadExchange) -> tuple[LoadEnding, str]:
     """How an exchange ended that HTTP has nothing against."""
     if exchange.status in REFUSALS:
-        return Ending.REFUSED, text_of(exchange.whole)
+        return LoadEnding.REFUSED, text_of(exchange.whole)
     if exchange.status != OK:
-        return Ending.HTTP_ERROR, text_of(exchange.whole)
+        return LoadEnding.HTTP_ERROR, text_of(exchange.whole)
     if not exchange.is_streamed:
-        return Ending.BROKEN, f"no event stream: {text_of(exchange.whole)}"
+        return LoadEnding.BROKEN, f"no event stream: {text_of(exchange.whole)}"
     if exchange.stream.error is not None:
-        return Ending.ERROR_EVENT, exchange.stream.error
+        return LoadEnding.ERROR_EVENT, exchange.stream.error
     if not exchange.stream.is_complete:
-        return Ending.CUT, "the stream ended before the answer"
-    return Ending.FINISHED, ""
+        return LoadEnding.CUT, "the stream ended before the answer"
+    return LoadEnding.FINISHED, ""
 
 
 def retry_after(value: bytes) -> float | None:

@@ -10,7 +10,7 @@ import msgspec
 
 from cluster.simulation.traffic.mixes import Mix, Renewal, Spread, Stream, generate
 from cluster.simulation.traffic.traces import read_trace, repeated
-from cluster.simulation.traffic.workload import BLOCK_TOKENS, Arrival, Piece, Speaker, rate_per_s
+from cluster.simulation.traffic.workload import BLOCK_TOKENS, Arrival, PromptPiece, Speaker, rate_per_s
 
 DEFAULT_REQUESTS = 200
 """Requests of a mix, if neither their number nor a time is given. More take longer; fewer say less about p99."""
@@ -29,7 +29,7 @@ Session = list[Arrival]
 """The turns of one conversation, or a single request."""
 
 
-class Cut(msgspec.Struct, frozen=True):
+class LengthCut(msgspec.Struct, frozen=True):
     """Bounds that a model sets. None is no bound."""
 
     max_prompt: int | None = None
@@ -133,7 +133,7 @@ def sessions(rows: Iterable[Arrival]) -> list[Session]:
     return list(found.values())
 
 
-def endless(source: Source, seed: int, cut: Cut) -> Iterator[Session]:
+def endless(source: Source, seed: int, cut: LengthCut) -> Iterator[Session]:
     """Sessions without an end."""
     for number in itertools.count():
         drawn = source.rows(None if source.has_times else ROUND_REQUESTS, seed + number, SPARSE_PER_S)
@@ -152,14 +152,14 @@ def _of_round(row: Arrival, number: int) -> Arrival:
 
 def _in_pieces(number: int, row: Arrival) -> Arrival:
     """A row of a trace with its prompt in pieces: a block for each hash, and the rest, which no other prompt has."""
-    pieces = [Piece(Speaker.USER, block.hex(), BLOCK_TOKENS) for block in row.block_hashes]
+    pieces = [PromptPiece(Speaker.USER, block.hex(), BLOCK_TOKENS) for block in row.block_hashes]
     rest = row.num_prompt - BLOCK_TOKENS * len(pieces)
     if rest:
-        pieces.append(Piece(Speaker.USER, f"row {number}", rest))
+        pieces.append(PromptPiece(Speaker.USER, f"row {number}", rest))
     return msgspec.structs.replace(row, pieces=tuple(pieces))
 
 
-def _shortened(pieces: Sequence[Piece], number: int) -> Iterator[Piece]:
+def _shortened(pieces: Sequence[PromptPiece], number: int) -> Iterator[PromptPiece]:
     """Pieces with so many tokens together, which are fewer than they have."""
     *before, last = pieces
     num_last = min(last.num_tokens, max(1, round(QUESTION_SHARE * number)))
@@ -172,5 +172,5 @@ def _shortened(pieces: Sequence[Piece], number: int) -> Iterator[Piece]:
     yield _with_tokens(last, num_last)
 
 
-def _with_tokens(piece: Piece, number: int) -> Piece:
+def _with_tokens(piece: PromptPiece, number: int) -> PromptPiece:
     return msgspec.structs.replace(piece, num_tokens=number)

@@ -12,9 +12,9 @@ import msgspec
 import uvloop
 
 from api.wire.slo import TPOT_HEADER, TTFT_HEADER
-from cluster.cli.load.options import DEFAULT_RATE, EPILOG, add_options, headers_of, source_of
+from cluster.cli.load.options import DEFAULT_RATE, EPILOG, add_options, headers_of, source_of, workload_name
 from cluster.load.client.client import LoadClient
-from cluster.load.experiment import Experiment, LoadPlan
+from cluster.load.experiment import LoadExperiment, LoadPlan
 from cluster.load.prompts.calibration import calibrated
 from cluster.load.prompts.texts import PromptWriter
 from cluster.load.record import MAX_OPEN, LoadRecord
@@ -25,7 +25,7 @@ from cluster.load.report.page import report_page
 from cluster.load.report.text import report_text
 from cluster.load.sender import RequestForm, Sender
 from cluster.load.target import counter_of, served_model
-from cluster.load.workload import DEFAULT_REQUESTS, Cut
+from cluster.load.workload import DEFAULT_REQUESTS, LengthCut
 from cluster.messages.ids import SloClass
 from cluster.network.open_files import allow_open_files
 from cluster.slo import SloConfig
@@ -102,7 +102,7 @@ class _Command:
             return STOPPED
         return 1 if lines or not report.shown.finished_per_s else 0
 
-    async def _prepared(self, client: LoadClient) -> Experiment:
+    async def _prepared(self, client: LoadClient) -> LoadExperiment:
         """Raises UnusableEndpoint, and ValueError or OSError for options that do not fit."""
         arguments, endpoint = self._arguments, self._arguments.url
         model = await served_model(client, endpoint, self._headers, arguments.model)
@@ -121,7 +121,7 @@ class _Command:
             url=endpoint.url,
             api=arguments.api,
             model=model.id,
-            workload=self._source.name,
+            workload=workload_name(arguments, self._source),
             loop="open" if arguments.concurrency is None else "closed",
             num_users=arguments.concurrency,
             seed=arguments.seed,
@@ -130,11 +130,11 @@ class _Command:
             has_measured_words=wording.is_measured,
             max_retries=arguments.retry,
         )
-        return Experiment(
+        return LoadExperiment(
             self._plan(),
             setup,
             self._source,
-            Cut(arguments.max_prompt, arguments.max_output, model.max_model_len),
+            LengthCut(arguments.max_prompt, arguments.max_output, model.max_model_len),
             lambda salt: Sender(client, endpoint, form, PromptWriter(wording, salt)),
             self._note,
         )

@@ -184,6 +184,20 @@ def source_of(arguments: argparse.Namespace) -> Source:
     return MixSource(f"mix {name}", MIXES[name], arguments.cv)
 
 
+def workload_name(arguments: argparse.Namespace, source: Source) -> str:
+    """What reports call the workload: two loads of one name, rate and seed send the same requests."""
+    rows = arguments.rows
+    further = {
+        "rows": f"{rows.start or 0}:{'' if rows.stop is None else rows.stop}" if rows != slice(None) else None,
+        "speed": arguments.speed if arguments.speed != 1 else None,
+        "gaps of CV": arguments.cv,
+        "prompts up to": arguments.max_prompt,
+        "answers up to": arguments.max_output,
+        "fields": json.dumps(arguments.body) if arguments.body else None,
+    }
+    return ", ".join([source.name, *(f"{name} {value}" for name, value in further.items() if value is not None)])
+
+
 def headers_of(arguments: argparse.Namespace) -> dict[str, str]:
     """The headers of each request, with the key.
 
@@ -282,10 +296,10 @@ def _header(text: str) -> tuple[str, str]:
     header = (name.strip(), value.strip())
     if not colon:
         raise argparse.ArgumentTypeError(f"{text!r} has no colon")
-    _typed(checked_headers_of)(text)
+    _typed(_checked_header)(text)
     return header
 
 
-def checked_headers_of(text: str) -> dict[str, str]:
+def _checked_header(text: str) -> dict[str, str]:
     name, _, value = text.partition(":")
     return checked_headers({name.strip(): value.strip()})

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 
-from cluster.load.client.connection import Connection, CutShort, Exchange
+from cluster.load.client.connection import CutShort, EndpointConnection, LoadExchange
 from cluster.load.client.endpoint import Endpoint
 
 CONNECT_TIMEOUT_S = 10.0
@@ -17,9 +17,9 @@ class LoadClient:
         """`tls`: what an endpoint with HTTPS is checked with; None for the trust of this machine."""
         self._endpoint = endpoint
         self._tls = (tls or ssl.create_default_context()) if endpoint.is_tls else None
-        self._idle: list[Connection] = []
+        self._idle: list[EndpointConnection] = []
 
-    async def exchange(self, request: bytes, timeout_s: float) -> Exchange:
+    async def exchange(self, request: bytes, timeout_s: float) -> LoadExchange:
         """Send a request and read its answer to the end, whatever its status.
 
         Raises:
@@ -28,11 +28,11 @@ class LoadClient:
             ValueError: what came is no answer (BrokenAnswer), or too large (TooLargeAnswer).
             OSError: no connection.
         """
-        exchange = Exchange(request, asyncio.get_running_loop().create_future())
+        exchange = LoadExchange(request, asyncio.get_running_loop().create_future())
         await self.run(exchange, timeout_s)
         return exchange
 
-    async def run(self, exchange: Exchange, timeout_s: float) -> None:
+    async def run(self, exchange: LoadExchange, timeout_s: float) -> None:
         """As `exchange`. What came before an error is in the exchange."""
         async with asyncio.timeout(timeout_s):
             while True:
@@ -58,7 +58,7 @@ class LoadClient:
             connection.close()
         self._idle.clear()
 
-    async def _connection(self) -> tuple[Connection, bool]:
+    async def _connection(self) -> tuple[EndpointConnection, bool]:
         """A connection, and whether it has been used before."""
         while self._idle:
             connection = self._idle.pop()
@@ -67,7 +67,7 @@ class LoadClient:
         loop, endpoint = asyncio.get_running_loop(), self._endpoint
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, made = await loop.create_connection(Connection, endpoint.host, endpoint.port, ssl=self._tls)
+                _, made = await loop.create_connection(EndpointConnection, endpoint.host, endpoint.port, ssl=self._tls)
         except TimeoutError as error:
             raise ConnectionError(f"no connection within {CONNECT_TIMEOUT_S:g} s") from error
         return made, False

@@ -29,7 +29,7 @@ class CutShort(ConnectionError):
     """The connection ended before the answer did."""
 
 
-class Exchange:
+class LoadExchange:
     """One request and its answer. Everything that comes is kept here, within bounds."""
 
     def __init__(self, request: bytes, done: "asyncio.Future[None]") -> None:
@@ -57,11 +57,11 @@ class Exchange:
             self.whole += part[: MAX_WHOLE_BYTES - len(self.whole)]
 
 
-class Connection(asyncio.Protocol):
+class EndpointConnection(asyncio.Protocol):
     """One connection. httptools calls the `on_` methods."""
 
     def __init__(self) -> None:
-        self._exchange: Exchange | None = None
+        self._exchange: LoadExchange | None = None
         self._now = 0.0
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def begin(self, exchange: Exchange) -> None:
+    def begin(self, exchange: LoadExchange) -> None:
         """Send a request. The connection must be open and have no other exchange."""
         assert self._transport is not None and self._exchange is None
         self._exchange, self._is_whole = exchange, False
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         self._is_whole = self._parser.get_status_code() >= OK
         self._is_kept = self._parser.should_keep_alive()  # the parser knows only now
 
-    def _lost(self, exchange: Exchange, error: Exception | None) -> None:
+    def _lost(self, exchange: LoadExchange, error: Exception | None) -> None:
         """An answer without a length ends with its connection, as HTTP/1.0 has it."""
         if exchange.is_streamed and exchange.stream.is_complete:
             self._end(None)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from cluster.load.client.endpoint import Message
 from cluster.load.prompts.texts import FIRST_WORD, WORDS, PromptWriter, Wording
-from cluster.simulation.traffic.workload import Piece, Speaker
+from cluster.simulation.traffic.workload import PromptPiece, Speaker
 
 BASE = 6
 """Most tokens of a word, plus one. Higher needs longer prompts; lower misreads words of many tokens."""
@@ -59,4 +59,6 @@ def turn_probe() -> Probe:
 
 def test_probe(wording: Wording) -> Probe:
     """A prompt of as many words as TEST_WORDS, in any order."""
-    return PromptWriter(wording, "test").messages([Piece(Speaker.USER, "test", wording.first_overhead + TEST_WORDS)])
+    return PromptWriter(wording, "test").messages(
+        [PromptPiece(Speaker.USER, "test", wording.first_overhead + TEST_WORDS)]
+    )

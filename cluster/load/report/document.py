@@ -5,7 +5,7 @@ The report is written and read as JSON. `format` changes where a field changes i
 
 import msgspec
 
-from cluster.load.record import MAX_OPEN, Ending
+from cluster.load.record import MAX_OPEN, LoadEnding
 from cluster.load.report.figures import LoadFigures
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import Slo
@@ -136,7 +136,7 @@ def _of_generator(run: LoadFigures) -> list[str]:
 
 def _of_answers(run: LoadFigures) -> list[str]:
     found = []
-    num_finished = run.endings.get(Ending.FINISHED, 0)
+    num_finished = run.endings.get(LoadEnding.FINISHED, 0)
     if run.num_uncounted:
         found.append(f"{run.num_uncounted} answers had no `usage`: they have no TPOT, and do not count as good")
     if num_finished and run.num_short / num_finished > SHORT_SHARE:

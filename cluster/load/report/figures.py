@@ -11,8 +11,8 @@ from statistics import fmean, median
 
 import msgspec
 
-from cluster.load.record import Ending, GeneratorFigures, LoadRecord
-from cluster.load.report.intervals import Chance, Estimate, quantile_estimates, share
+from cluster.load.record import GeneratorFigures, LoadEnding, LoadRecord
+from cluster.load.report.intervals import Choices, Estimate, quantile_estimates, share
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import Slo
 from cluster.simulation.results.summary import quantile
@@ -45,7 +45,7 @@ class Gaps(msgspec.Struct, frozen=True):
 
 
 class ErrorCount(msgspec.Struct, frozen=True):
-    ending: Ending
+    ending: LoadEnding
     status: int
     example: str
     number: int
@@ -72,7 +72,7 @@ class LoadFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Time in which the counted requests were due (open loop), or were served (closed loop)."""
     offered_per_s: float
     """Requests that were due per second."""
-    endings: dict[Ending, int]
+    endings: dict[LoadEnding, int]
     attainment: Estimate
     """Share of the requests that finished within both objectives."""
     attainment_by_class: dict[SloClass, float]
@@ -109,16 +109,16 @@ def figures(
     records: Sequence[LoadRecord],
     slos: Slos,
     generator: GeneratorFigures,
-    chance: Chance,
+    chance: Choices,
     *,
     warm_up: float,
     rate: float | None,
 ) -> LoadFigures:
     """`warm_up`: share of the requests, first in order, that is left out. `rate`: None for a closed loop."""
-    ordered = sorted((r for r in records if r.ending is not Ending.STOPPED), key=lambda record: record.number)
+    ordered = sorted((r for r in records if r.ending is not LoadEnding.STOPPED), key=lambda record: record.number)
     num_warm_up = round(warm_up * len(ordered))
     counted = ordered[num_warm_up:]
-    finished = [record for record in counted if record.ending is Ending.FINISHED]
+    finished = [record for record in counted if record.ending is LoadEnding.FINISHED]
     good = [record.is_good(slos[record.slo_class]) for record in counted]
     window_s, served_s = _window_s(counted, is_open=rate is not None), _served_s(counted)
     attainment = share(good, chance)
@@ -177,7 +177,7 @@ def _served_s(records: Sequence[LoadRecord]) -> float:
 
 
 def _latency(
-    records: Sequence[LoadRecord], value: Callable[[LoadRecord], float | None], chance: Chance
+    records: Sequence[LoadRecord], value: Callable[[LoadRecord], float | None], chance: Choices
 ) -> Latency | None:
     values = [found for record in records if (found := value(record)) is not None]
     if not values:
@@ -221,7 +221,7 @@ def _prompt_error(records: Sequence[LoadRecord]) -> float | None:
 
 def _errors(records: Sequence[LoadRecord]) -> list[ErrorCount]:
     """The most frequent kinds of errors, each with an example."""
-    bad = [record for record in records if record.ending is not Ending.FINISHED]
+    bad = [record for record in records if record.ending is not LoadEnding.FINISHED]
     counts = Counter((record.ending, record.status) for record in bad)
     examples = {(record.ending, record.status): record.error for record in reversed(bad)}
     return [ErrorCount(*kind, examples[kind], number) for kind, number in counts.most_common(MOST_ERRORS)]

@@ -22,7 +22,7 @@ MOST_VALUES = 4_000_000
 """Values that are summed in all resamples together. More take longer; fewer use fewer resamples of long loads."""
 
 
-class Chance(Protocol):
+class Choices(Protocol):
     """A source of random numbers, as random.Random is."""
 
     def choices(self, population: Sequence[int], *, k: int) -> list[int]: ...
@@ -45,7 +45,7 @@ def blocks_of(number: int) -> list[int]:
     return [index * num_blocks // number for index in range(number)]
 
 
-def share(is_good: Sequence[bool], chance: Chance) -> Estimate:
+def share(is_good: Sequence[bool], chance: Choices) -> Estimate:
     """The share of those that are good, of requests in order."""
     if not is_good:
         return Estimate(0.0, 0.0, 0.0)
@@ -62,7 +62,7 @@ def share(is_good: Sequence[bool], chance: Chance) -> Estimate:
     return _estimate(sum(good) / len(is_good), found, least_width=1 / len(is_good))
 
 
-def quantile_estimates(values: Sequence[float], probabilities: Sequence[float], chance: Chance) -> list[Estimate]:
+def quantile_estimates(values: Sequence[float], probabilities: Sequence[float], chance: Choices) -> list[Estimate]:
     """Quantiles of values that are in the order of their requests. There is at least one value."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ordered = [values[index] for index in order]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from html import escape
 
-from cluster.load.record import Ending, LoadRecord
+from cluster.load.record import LoadEnding, LoadRecord
 from cluster.load.report.document import LoadReport
 from cluster.load.report.figures import LoadFigures
 from cluster.load.report.text import num_failed, num_refused, report_text
@@ -103,7 +103,7 @@ def _endings_by_time(records: Sequence[LoadRecord]) -> list[Line]:
     slice_s = max(1.0, records[-1].due_s / NUM_SLICES)
     num_slices = int(records[-1].due_s / slice_s) + 1
     lines = []
-    for ending in Ending:
+    for ending in LoadEnding:
         counts = [0] * num_slices
         for record in records:
             if record.ending is ending:

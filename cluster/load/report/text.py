@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from cluster.load.record import Ending
+from cluster.load.record import LoadEnding
 from cluster.load.report.document import LoadReport, LoadSetup, warnings
 from cluster.load.report.figures import Gaps, Latency, LoadFigures
 from cluster.load.report.intervals import Estimate
@@ -125,12 +125,12 @@ def _generator(run: LoadFigures) -> str:
 
 
 def num_refused(run: LoadFigures) -> int:
-    return run.endings.get(Ending.REFUSED, 0)
+    return run.endings.get(LoadEnding.REFUSED, 0)
 
 
 def num_failed(run: LoadFigures) -> int:
     """Requests that neither finished nor were refused."""
-    return run.num_requests - run.endings.get(Ending.FINISHED, 0) - num_refused(run)
+    return run.num_requests - run.endings.get(LoadEnding.FINISHED, 0) - num_refused(run)
 
 
 def between(estimate: Estimate, shown: Callable[[float], str]) -> str:

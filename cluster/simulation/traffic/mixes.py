@@ -17,7 +17,7 @@ import msgspec
 
 from cluster.messages.ids import SloClass
 from cluster.messages.kv_events import KEY_BYTES
-from cluster.simulation.traffic.workload import BLOCK_TOKENS, Arrival, Piece, Speaker
+from cluster.simulation.traffic.workload import BLOCK_TOKENS, Arrival, PromptPiece, Speaker
 
 CYCLE = 48
 """Number of bursts whose sizes, lengths and pauses together are an even sample of their distributions. Without this
@@ -199,13 +199,13 @@ class _Session:
         self._num_output = max(1, round(stream.outputs.draw(rng)))
         self._turns_left = round(stream.further_turns.draw(rng)) if stream.further_turns else 0
         self._hashes: list[bytes] = []
-        self._pieces: list[Piece] = []
+        self._pieces: list[PromptPiece] = []
         system = self._name
         if stream.num_system_prompts:
             system = f"system prompt {stream.tenant} {rng.randrange(stream.num_system_prompts)}"
             self._hashes = [_hash(system, block) for block in range(stream.system_tokens // BLOCK_TOKENS)]
         if stream.system_tokens:
-            self._pieces.append(Piece(Speaker.SYSTEM, system, stream.system_tokens))
+            self._pieces.append(PromptPiece(Speaker.SYSTEM, system, stream.system_tokens))
         self._say(Speaker.USER, num_first)
 
     def request(self, now: float) -> Arrival:
@@ -234,7 +234,7 @@ class _Session:
         return self._num_prompt <= self.stream.max_prompt
 
     def _say(self, speaker: Speaker, num_tokens: int) -> None:
-        self._pieces.append(Piece(speaker, f"{self._name}, {len(self._pieces)}", num_tokens))
+        self._pieces.append(PromptPiece(speaker, f"{self._name}, {len(self._pieces)}", num_tokens))
 
 
 def _resized(row: Arrival, length: tuple[int, int]) -> Arrival:

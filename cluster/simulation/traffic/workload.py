@@ -27,7 +27,7 @@ class Speaker(StrEnum):
     ASSISTANT = "assistant"
 
 
-class Piece(msgspec.Struct, frozen=True, gc=False):
+class PromptPiece(msgspec.Struct, frozen=True, gc=False):
     """A part of a prompt. Two pieces with one name begin with the same tokens."""
 
     speaker: Speaker
@@ -46,7 +46,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     slo_class: SloClass = SloClass.STANDARD
     session: str = ""
     """Name of the conversation that the request is a turn of. Empty for a single request."""
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[PromptPiece, ...] = ()
     """What the prompt consists of, where a mix knows it: finer than the hashes of blocks. Empty for rows of traces."""
 
     def moved(self, by_s: float, salt: int | None = None) -> Self:

@@ -10,11 +10,11 @@ from cluster.load.client.client import LoadClient
 from cluster.load.client.endpoint import Api
 from cluster.load.generator import Generator, Progress, Sent
 from cluster.load.prompts.texts import PromptWriter, Wording
-from cluster.load.record import Ending, LoadRecord
+from cluster.load.record import LoadEnding, LoadRecord
 from cluster.load.sender import RequestForm, Sender
-from cluster.load.workload import Cut, MixSource, Session, endless, fixed_mix
+from cluster.load.workload import LengthCut, MixSource, Session, endless, fixed_mix
 from cluster.messages.ids import SloClass
-from cluster.simulation.traffic.workload import Arrival, Piece, Speaker
+from cluster.simulation.traffic.workload import Arrival, PromptPiece, Speaker
 from tests.component.cluster.load.fake_endpoint import MODEL, FakeEndpoint, running
 
 SLACK_S = 0.5
@@ -22,7 +22,7 @@ SLACK_S = 0.5
 
 
 def row(at_s: float = 0.0, tokens: int = 5, name: str = "a", session: str = "") -> Arrival:
-    pieces = (Piece(Speaker.USER, name, 20),)
+    pieces = (PromptPiece(Speaker.USER, name, 20),)
     return Arrival(arrival_s=at_s, num_prompt=20, num_output=tokens, pieces=pieces, session=session)
 
 
@@ -49,7 +49,7 @@ async def sent(fake: FakeEndpoint, rows: list[Arrival], api: Api = Api.CHAT) -> 
 async def test_each_api_is_timed_and_counted(api: Api) -> None:
     fake = FakeEndpoint(ttft_s=0.1, itl_s=0.02, cached_tokens=8)
     (record,) = await sent(fake, [row(tokens=11)], api)
-    assert record.ending is Ending.FINISHED
+    assert record.ending is LoadEnding.FINISHED
     assert record.ttft_s is not None and 0.1 <= record.ttft_s < 0.1 + SLACK_S
     assert record.tpot_s is not None and 0.019 <= record.tpot_s < 0.02 + SLACK_S / 10
     assert record.e2e_s == pytest.approx(record.ttft_s + 10 * record.tpot_s)
@@ -82,7 +82,7 @@ async def test_waiting_for_room_counts_from_when_a_request_was_due() -> None:
 
 async def test_closed_loop_keeps_so_many_requests_open() -> None:
     async with generator(fake := FakeEndpoint(ttft_s=0.03)) as one:
-        sessions = endless(MixSource("", fixed_mix(20, 2), None), 0, Cut())
+        sessions = endless(MixSource("", fixed_mix(20, 2), None), 0, LengthCut())
         records = (await one.closed_loop(sessions, 4, number=30)).records
     assert len(records) == 30 and fake.most_open == 4
     assert sorted(record.number for record in records) == list(range(30))
@@ -90,9 +90,9 @@ async def test_closed_loop_keeps_so_many_requests_open() -> None:
 
 async def test_closed_loop_ends_with_its_time_and_waits_for_what_is_open() -> None:
     async with generator(FakeEndpoint(ttft_s=0.05)) as one:
-        sessions = endless(MixSource("", fixed_mix(20, 2), None), 0, Cut())
+        sessions = endless(MixSource("", fixed_mix(20, 2), None), 0, LengthCut())
         done = await one.closed_loop(sessions, 2, duration_s=0.4)
-    assert {record.ending for record in done.records} == {Ending.FINISHED}
+    assert {record.ending for record in done.records} == {LoadEnding.FINISHED}
     assert all(record.due_s < 0.4 for record in done.records)
 
 
@@ -109,7 +109,7 @@ async def test_stop_gives_up_what_is_open_and_tells_what_was_done() -> None:
         await fake.ended.wait()
         one.stop()
         done: Sent = await load
-    assert {record.ending for record in done.records} <= {Ending.FINISHED, Ending.STOPPED}
+    assert {record.ending for record in done.records} <= {LoadEnding.FINISHED, LoadEnding.STOPPED}
     assert len(done.records) == 1
 
 
@@ -119,7 +119,7 @@ async def test_stop_ends_a_closed_loop_whose_requests_hang() -> None:
         await fake.crowded.wait()
         one.stop()
         done = await load
-    assert [record.ending for record in done.records] == [Ending.STOPPED] * 2
+    assert [record.ending for record in done.records] == [LoadEnding.STOPPED] * 2
 
 
 async def test_slo_class_is_asked_for_as_service_tier() -> None:

@@ -10,9 +10,9 @@ import pytest
 from cluster.load.client.client import LoadClient
 from cluster.load.client.endpoint import Api
 from cluster.load.prompts.texts import PromptWriter, Wording
-from cluster.load.record import MAX_ERROR, Ending, LoadRecord
+from cluster.load.record import MAX_ERROR, LoadEnding, LoadRecord
 from cluster.load.sender import RequestForm, Sender, retry_after
-from cluster.simulation.traffic.workload import Arrival, Piece, Speaker
+from cluster.simulation.traffic.workload import Arrival, PromptPiece, Speaker
 from tests.component.cluster.load.fake_endpoint import (
     MODEL,
     STREAM_HEAD,
@@ -27,7 +27,7 @@ from tests.component.cluster.load.fake_endpoint import (
 )
 
 TIMEOUT_S = 0.5
-ROW = Arrival(arrival_s=0.0, num_prompt=20, num_output=5, pieces=(Piece(Speaker.USER, "a", 20),))
+ROW = Arrival(arrival_s=0.0, num_prompt=20, num_output=5, pieces=(PromptPiece(Speaker.USER, "a", 20),))
 
 
 async def fared(answer: Answer, max_retries: int = 0) -> tuple[LoadRecord, FakeEndpoint]:
@@ -68,30 +68,33 @@ def chunk(content: bytes) -> bytes:
 
 WORD = chunk(b"data: " + json.dumps(token_event({"messages": []}, "word")).encode() + b"\n\n")
 
-ENDINGS: dict[str, tuple[Answer, Ending]] = {
-    "no answer": (raw(then="wait"), Ending.TIMED_OUT),
-    "head and silence": (raw(STREAM_HEAD, then="wait"), Ending.TIMED_OUT),
-    "a token and silence": (raw(STREAM_HEAD, WORD, then="wait"), Ending.TIMED_OUT),
-    "closes at once": (raw(), Ending.UNREACHABLE),
-    "resets at once": (raw(then="reset"), Ending.UNREACHABLE),
-    "closes in mid-stream": (raw(STREAM_HEAD, WORD), Ending.CUT),
-    "ends before the answer does": (raw(STREAM_HEAD, WORD, b"0\r\n\r\n", then="wait"), Ending.CUT),
-    "no HTTP": (raw(b"SSH-2.0-OpenSSH_9.2\r\n"), Ending.BROKEN),
-    "an upgrade": (raw(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"), Ending.BROKEN),
-    "broken chunks": (raw(STREAM_HEAD, b"zz\r\n"), Ending.BROKEN),
-    "broken JSON": (raw(STREAM_HEAD, chunk(b'data: {"choices": [\n\n'), then="wait"), Ending.BROKEN),
-    "JSON of another API": (raw(STREAM_HEAD, chunk(b'data: {"choices": "no"}\n\n'), then="wait"), Ending.BROKEN),
+ENDINGS: dict[str, tuple[Answer, LoadEnding]] = {
+    "no answer": (raw(then="wait"), LoadEnding.TIMED_OUT),
+    "head and silence": (raw(STREAM_HEAD, then="wait"), LoadEnding.TIMED_OUT),
+    "a token and silence": (raw(STREAM_HEAD, WORD, then="wait"), LoadEnding.TIMED_OUT),
+    "closes at once": (raw(), LoadEnding.UNREACHABLE),
+    "resets at once": (raw(then="reset"), LoadEnding.UNREACHABLE),
+    "closes in mid-stream": (raw(STREAM_HEAD, WORD), LoadEnding.CUT),
+    "ends before the answer does": (raw(STREAM_HEAD, WORD, b"0\r\n\r\n", then="wait"), LoadEnding.CUT),
+    "no HTTP": (raw(b"SSH-2.0-OpenSSH_9.2\r\n"), LoadEnding.BROKEN),
+    "an upgrade": (raw(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"), LoadEnding.BROKEN),
+    "broken chunks": (raw(STREAM_HEAD, b"zz\r\n"), LoadEnding.BROKEN),
+    "broken JSON": (raw(STREAM_HEAD, chunk(b'data: {"choices": [\n\n'), then="wait"), LoadEnding.BROKEN),
+    "JSON of another API": (raw(STREAM_HEAD, chunk(b'data: {"choices": "no"}\n\n'), then="wait"), LoadEnding.BROKEN),
     "no stream": (
         raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}", then="wait"),
-        Ending.BROKEN,
+        LoadEnding.BROKEN,
     ),
     "an error event": (
         raw(STREAM_HEAD, WORD, chunk(b'data: {"error": {"message": "lost"}}\n\n'), b"0\r\n\r\n", then="wait"),
-        Ending.ERROR_EVENT,
+        LoadEnding.ERROR_EVENT,
     ),
-    "status 500": (raw(b"HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops", then="wait"), Ending.HTTP_ERROR),
-    "headers without an end": (raw(b"HTTP/1.1 200 OK\r\n", *[b"X-A: " + b"a" * 8000 + b"\r\n"] * 20), Ending.TOO_LARGE),
-    "one header without an end": (raw(b"HTTP/1.1 200 OK\r\nX-A: ", *[b"a" * 8000] * 20), Ending.TOO_LARGE),
+    "status 500": (raw(b"HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops", then="wait"), LoadEnding.HTTP_ERROR),
+    "headers without an end": (
+        raw(b"HTTP/1.1 200 OK\r\n", *[b"X-A: " + b"a" * 8000 + b"\r\n"] * 20),
+        LoadEnding.TOO_LARGE,
+    ),
+    "one header without an end": (raw(b"HTTP/1.1 200 OK\r\nX-A: ", *[b"a" * 8000] * 20), LoadEnding.TOO_LARGE),
 }
 
 
@@ -106,14 +109,14 @@ async def test_each_way_to_fail_has_its_ending(name: str) -> None:
 async def test_interim_answers_come_before_the_answer() -> None:
     end = chunk(b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n')
     record, _ = await fared(raw(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 3, STREAM_HEAD, WORD, end, b"0\r\n\r\n"))
-    assert record.ending is Ending.FINISHED and record.num_output is None
+    assert record.ending is LoadEnding.FINISHED and record.num_output is None
 
 
 async def test_answer_without_a_length_ends_with_its_connection() -> None:
     head = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
     events = b'data: {"choices": [{"text": "a", "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
     record, _ = await fared(raw(head, events))
-    assert record.ending is Ending.FINISHED
+    assert record.ending is LoadEnding.FINISHED
 
 
 async def test_endless_stream_is_given_up_in_time() -> None:
@@ -125,7 +128,7 @@ async def test_endless_stream_is_given_up_in_time() -> None:
             await asyncio.sleep(0.005)
 
     record, _ = await fared(answer)
-    assert record.ending is Ending.TIMED_OUT and record.ttft_s is not None
+    assert record.ending is LoadEnding.TIMED_OUT and record.ttft_s is not None
 
 
 @pytest.mark.parametrize(
@@ -142,13 +145,13 @@ async def test_flood_is_given_up_at_its_limit(limit: str, monkeypatch: pytest.Mo
             await writer.drain()
 
     record, _ = await fared(answer)
-    assert record.ending is Ending.TOO_LARGE
+    assert record.ending is LoadEnding.TOO_LARGE
 
 
 async def test_nobody_listens() -> None:
     async with running(FakeEndpoint()) as fake:
         pass
-    assert (await ask(fake)).ending is Ending.UNREACHABLE
+    assert (await ask(fake)).ending is LoadEnding.UNREACHABLE
 
 
 def refusal(status: str, head: str) -> Answer:
@@ -161,7 +164,7 @@ def refusal(status: str, head: str) -> Answer:
 @pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
 async def test_refusals_are_no_failures_and_are_not_sent_again(status: str) -> None:
     record, fake = await fared(refusal(status, "Retry-After: 7\r\n"))
-    assert (record.ending, record.retry_after_s, record.num_tries) == (Ending.REFUSED, 7.0, 1)
+    assert (record.ending, record.retry_after_s, record.num_tries) == (LoadEnding.REFUSED, 7.0, 1)
     assert "full" in record.error and len(fake.bodies) == 1
 
 
@@ -177,7 +180,7 @@ async def test_refused_request_comes_back_when_it_may_and_has_waited_since_it_wa
 
     async with running(fake := FakeEndpoint(instead=answer)):
         record = await ask(fake, max_retries=2)
-    assert (record.ending, record.num_tries, record.retry_after_s) == (Ending.FINISHED, 2, 1.0)
+    assert (record.ending, record.num_tries, record.retry_after_s) == (LoadEnding.FINISHED, 2, 1.0)
     assert record.ttft_s is not None and record.ttft_s >= 1.0
 
 
@@ -206,4 +209,4 @@ async def test_endpoint_that_closes_an_idle_connection_costs_no_request() -> Non
         sender = Sender(client, fake.endpoint, form, PromptWriter(Wording(), "salt"))
         records = [await sender.send(n, ROW, sender.encoded(ROW), 0.0, 0.0) for n in range(3)]
         client.close()
-    assert [record.ending for record in records] == [Ending.FINISHED] * 3
+    assert [record.ending for record in records] == [LoadEnding.FINISHED] * 3

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.data.shared_data import shared_file
-from cluster.load.workload import Cut, MixSource, TraceSource, endless, fixed_mix, open_rows, sessions
+from cluster.load.workload import LengthCut, MixSource, TraceSource, endless, fixed_mix, open_rows, sessions
 from cluster.simulation.traffic.named_mixes import MIXES
-from cluster.simulation.traffic.workload import Arrival, Piece, Speaker, rate_per_s
+from cluster.simulation.traffic.workload import Arrival, PromptPiece, Speaker, rate_per_s
 
 CHAT = MixSource("mix chat", MIXES["chat"], None)
 
@@ -79,22 +79,26 @@ def test_prompts_of_a_trace_share_what_their_hashes_share() -> None:
 
 
 def test_prompt_keeps_its_question_and_the_begin_that_it_shares() -> None:
-    pieces = (Piece(Speaker.USER, "a", 50), Piece(Speaker.ASSISTANT, "b", 30), Piece(Speaker.USER, "c", 20))
+    pieces = (
+        PromptPiece(Speaker.USER, "a", 50),
+        PromptPiece(Speaker.ASSISTANT, "b", 30),
+        PromptPiece(Speaker.USER, "c", 20),
+    )
     row = Arrival(arrival_s=0, num_prompt=100, num_output=40, pieces=pieces)
-    cut = Cut(max_total=120).apply(row)
+    cut = LengthCut(max_total=120).apply(row)
     assert (cut.num_prompt, cut.num_output) == (80, 40)
-    assert cut.pieces == (pieces[0], Piece(Speaker.ASSISTANT, "b", 10), pieces[2])
-    cut = Cut(max_prompt=40, max_output=10).apply(row)
+    assert cut.pieces == (pieces[0], PromptPiece(Speaker.ASSISTANT, "b", 10), pieces[2])
+    cut = LengthCut(max_prompt=40, max_output=10).apply(row)
     assert (cut.num_prompt, cut.num_output) == (40, 10)
-    assert cut.pieces == (Piece(Speaker.USER, "a", 30), Piece(Speaker.USER, "c", 10))
-    assert Cut(max_total=140).apply(row) is row
+    assert cut.pieces == (PromptPiece(Speaker.USER, "a", 30), PromptPiece(Speaker.USER, "c", 10))
+    assert LengthCut(max_total=140).apply(row) is row
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=6), st.integers(1, 400))
 def test_cut_prompt_has_as_many_tokens_as_its_pieces(lengths: list[int], most: int) -> None:
-    pieces = tuple(Piece(Speaker.USER, f"{number}", length) for number, length in enumerate(lengths))
+    pieces = tuple(PromptPiece(Speaker.USER, f"{number}", length) for number, length in enumerate(lengths))
     row = Arrival(arrival_s=0, num_prompt=sum(lengths), num_output=1, pieces=pieces)
-    cut = Cut(max_prompt=most).apply(row)
+    cut = LengthCut(max_prompt=most).apply(row)
     assert cut.num_prompt == sum(piece.num_tokens for piece in cut.pieces) == min(most, sum(lengths))
     assert cut.pieces[-1].name == pieces[-1].name and all(piece.num_tokens > 0 for piece in cut.pieces)
 
@@ -108,7 +112,7 @@ def test_turns_of_a_session_stay_together_and_in_order() -> None:
 
 def test_endless_sessions_repeat_no_prompt() -> None:
     source = MixSource("", fixed_mix(10, 5), None)
-    names = [session[0].pieces[0].name for session in itertools.islice(endless(source, 0, Cut()), 2500)]
+    names = [session[0].pieces[0].name for session in itertools.islice(endless(source, 0, LengthCut()), 2500)]
     assert len(set(names)) == 2500
 
 

@@ -9,14 +9,14 @@ from cluster.load.prompts.calibration import CountTokens, calibrated
 from cluster.load.prompts.counting import Probe
 from cluster.load.prompts.texts import FIRST_WORD, WORDS, PromptWriter
 from cluster.repository import REPO_ROOT
-from cluster.simulation.traffic.workload import Piece, Speaker
+from cluster.simulation.traffic.workload import PromptPiece, Speaker
 
 DEMO = REPO_ROOT / "conf" / "models" / "baton-demo"
 PIECES = [
-    Piece(Speaker.SYSTEM, "s", 300),
-    Piece(Speaker.USER, "1", 150),
-    Piece(Speaker.ASSISTANT, "2", 80),
-    Piece(Speaker.USER, "3", 70),
+    PromptPiece(Speaker.SYSTEM, "s", 300),
+    PromptPiece(Speaker.USER, "1", 150),
+    PromptPiece(Speaker.ASSISTANT, "2", 80),
+    PromptPiece(Speaker.USER, "3", 70),
 ]
 
 
@@ -30,7 +30,7 @@ def counter(word_tokens: dict[str, int], template: int, asked: list[Probe] | Non
     return count
 
 
-async def tokens(count: CountTokens, pieces: list[Piece]) -> int | None:
+async def tokens(count: CountTokens, pieces: list[PromptPiece]) -> int | None:
     wording = await calibrated(count)
     return await count(PromptWriter(wording, "x").messages(pieces))
 

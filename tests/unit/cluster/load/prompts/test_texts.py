@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.load.prompts.texts import PromptWriter, Wording
-from cluster.simulation.traffic.workload import Piece, Speaker
+from cluster.simulation.traffic.workload import PromptPiece, Speaker
 
 WRITER = PromptWriter(Wording(), "a")
 WITH_TEMPLATE = Wording(first_overhead=9, system_overhead=5, turn_overhead=7)
@@ -43,10 +43,10 @@ def test_mean_tokens_of_words_give_the_number_of_words() -> None:
 
 def test_messages_leave_room_for_the_template() -> None:
     pieces = [
-        Piece(Speaker.SYSTEM, "s", 50),
-        Piece(Speaker.USER, "1", 30),
-        Piece(Speaker.ASSISTANT, "2", 20),
-        Piece(Speaker.USER, "3", 40),
+        PromptPiece(Speaker.SYSTEM, "s", 50),
+        PromptPiece(Speaker.USER, "1", 30),
+        PromptPiece(Speaker.ASSISTANT, "2", 20),
+        PromptPiece(Speaker.USER, "3", 40),
     ]
     messages = PromptWriter(WITH_TEMPLATE, "a").messages(pieces)
     assert [speaker for speaker, _ in messages] == ["system", "user", "assistant", "user"]
@@ -54,13 +54,19 @@ def test_messages_leave_room_for_the_template() -> None:
 
 
 def test_later_turn_begins_with_the_messages_of_the_turn_before() -> None:
-    pieces = [Piece(Speaker.USER, "1", 30), Piece(Speaker.ASSISTANT, "2", 20), Piece(Speaker.USER, "3", 40)]
+    pieces = [
+        PromptPiece(Speaker.USER, "1", 30),
+        PromptPiece(Speaker.ASSISTANT, "2", 20),
+        PromptPiece(Speaker.USER, "3", 40),
+    ]
     writer = PromptWriter(WITH_TEMPLATE, "a")
     assert writer.messages(pieces)[:1] == writer.messages(pieces[:1])
 
 
 def test_pieces_of_one_speaker_are_one_message() -> None:
     writer = PromptWriter(Wording(first_overhead=4), "a")
-    ((speaker, text),) = writer.messages([Piece(Speaker.USER, "block", 512), Piece(Speaker.USER, "rest", 88)])
+    ((speaker, text),) = writer.messages(
+        [PromptPiece(Speaker.USER, "block", 512), PromptPiece(Speaker.USER, "rest", 88)]
+    )
     assert speaker is Speaker.USER and num_words(text) == 596
     assert text.startswith(writer.text("block", 512))

@@ -4,7 +4,7 @@ import random
 from array import array
 from typing import Any
 
-from cluster.load.record import Ending, GeneratorFigures, LoadRecord
+from cluster.load.record import GeneratorFigures, LoadEnding, LoadRecord
 from cluster.load.report.document import LoadReport, LoadSetup, PromisedTimes
 from cluster.load.report.figures import LoadFigures, figures
 from cluster.messages.ids import SloClass
@@ -20,7 +20,7 @@ def record(number: int = 0, **changes: Any) -> LoadRecord:
         "number": number,
         "due_s": float(number),
         "ended_s": number + 1.0,
-        "ending": Ending.FINISHED,
+        "ending": LoadEnding.FINISHED,
         "status": 200,
         "ttft_s": 0.5,
         "tpot_s": 0.05,
@@ -35,10 +35,10 @@ def record(number: int = 0, **changes: Any) -> LoadRecord:
 
 
 def refused(number: int = 0, **changes: Any) -> LoadRecord:
-    return without_tokens(number, Ending.REFUSED, status=429, error="full", retry_after_s=4.0, **changes)
+    return without_tokens(number, LoadEnding.REFUSED, status=429, error="full", retry_after_s=4.0, **changes)
 
 
-def without_tokens(number: int, ending: Ending, **changes: Any) -> LoadRecord:
+def without_tokens(number: int, ending: LoadEnding, **changes: Any) -> LoadRecord:
     empty = dict.fromkeys(("ttft_s", "tpot_s", "e2e_s", "num_prompt", "num_output"))
     return record(number, ending=ending, gaps=b"", **empty, **changes)
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from cluster.load.record import Ending, GeneratorFigures
+from cluster.load.record import GeneratorFigures, LoadEnding
 from cluster.load.report.document import HighestRate, NoReport, parsed_report, warnings
 from cluster.load.report.page import report_page
 from cluster.load.report.text import report_text
@@ -61,7 +61,7 @@ def test_few_requests_are_told() -> None:
 
 
 def test_text_has_the_figures_that_were_asked_for() -> None:
-    text = report_text(report(summed([*MANY, refused(200), without_tokens(201, Ending.CUT, error="cut off")])))
+    text = report_text(report(summed([*MANY, refused(200), without_tokens(201, LoadEnding.CUT, error="cut off")])))
     for part in ("a-model at http", "TTFT", "TPOT", "ITL", "99.0%", "Retry-After was 4 s", "cut off", "generator:"):
         assert part in text
 
@@ -75,7 +75,7 @@ def test_search_is_told() -> None:
 
 def test_page_is_one_file_that_loads_nothing_and_trusts_no_text() -> None:
     evil = "<script>alert(1)</script>"
-    records = [*MANY, without_tokens(200, Ending.HTTP_ERROR, status=500, error=evil)]
+    records = [*MANY, without_tokens(200, LoadEnding.HTTP_ERROR, status=500, error=evil)]
     page = report_page(report(summed(records), setup=setup(model=evil)), records)
     assert "<script" not in page and "&lt;script&gt;" in page
     assert page.count("<svg") == 6

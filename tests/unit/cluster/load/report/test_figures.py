@@ -2,16 +2,18 @@
 
 import pytest
 
-from cluster.load.record import Ending
+from cluster.load.record import LoadEnding
 from cluster.load.report.figures import MOST_ERRORS
 from cluster.messages.ids import SloClass
 from tests.unit.cluster.load.report.records import record, refused, summed, without_tokens
 
 
 def test_refused_and_failed_requests_have_missed_their_objectives_and_are_counted_apart() -> None:
-    run = summed([record(0), record(1), refused(2), without_tokens(3, Ending.TIMED_OUT), without_tokens(4, Ending.CUT)])
+    run = summed(
+        [record(0), record(1), refused(2), without_tokens(3, LoadEnding.TIMED_OUT), without_tokens(4, LoadEnding.CUT)]
+    )
     assert run.attainment.value == pytest.approx(0.4)
-    assert run.endings == {Ending.FINISHED: 2, Ending.REFUSED: 1, Ending.TIMED_OUT: 1, Ending.CUT: 1}
+    assert run.endings == {LoadEnding.FINISHED: 2, LoadEnding.REFUSED: 1, LoadEnding.TIMED_OUT: 1, LoadEnding.CUT: 1}
     assert run.retry_after_p50_s == 4.0
 
 
@@ -45,20 +47,21 @@ def test_warm_up_is_in_no_figure() -> None:
 
 
 def test_stopped_requests_do_not_count() -> None:
-    run = summed([record(0), record(1), without_tokens(2, Ending.STOPPED)])
+    run = summed([record(0), record(1), without_tokens(2, LoadEnding.STOPPED)])
     assert (run.num_requests, run.num_stopped, run.attainment.value) == (2, 1, 1.0)
 
 
 def test_load_without_any_answer_has_figures() -> None:
-    run = summed([without_tokens(number, Ending.UNREACHABLE, status=0) for number in range(3)])
-    assert run.ttft_s is run.tpot_s is run.e2e_s is run.itl_s is None
+    run = summed([without_tokens(number, LoadEnding.UNREACHABLE, status=0) for number in range(3)])
+    assert [run.ttft_s, run.tpot_s, run.e2e_s, run.itl_s] == [None] * 4
     assert run.attainment.value == 0.0 and run.finished_per_s == 0.0
     assert summed([]).num_requests == 0
 
 
 def test_errors_are_grouped_and_bounded() -> None:
     records = [
-        without_tokens(number, Ending.HTTP_ERROR, status=500 + number % 40, error=f"{number}") for number in range(400)
+        without_tokens(number, LoadEnding.HTTP_ERROR, status=500 + number % 40, error=f"{number}")
+        for number in range(400)
     ]
     run = summed(records)
     assert len(run.errors) == MOST_ERRORS
