@@ -11,8 +11,10 @@ from math import isfinite
 
 import msgspec
 
+from cluster.messages.ids import Path
 from cluster.messages.quality import Answer
 from kvtransfer import verify
+from kvtransfer.tolerance import LearnedTolerance
 
 
 class ProbeResult(StrEnum):
@@ -51,19 +53,34 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 class Compared(msgspec.Struct, frozen=True):
     result: ProbeResult
-    distance: float
-    """The largest distance of the steps that were compared, in nats."""
+    distances: list[float]
+    """Of each step that was compared, in nats."""
     difference: Difference | None = None
+
+
+class Tolerances:
+    """The largest distance that counts as rounding, for each path. It is learned from each step of right answers."""
+
+    def __init__(self) -> None:
+        self._by_path = {path: LearnedTolerance(rounds_coarsely=True) for path in Path}
+
+    def of(self, path: Path) -> float:
+        return self._by_path[path].value
+
+    def learn(self, path: Path, right: Compared) -> None:
+        if right.result.is_right:
+            for distance in right.distances:
+                self._by_path[path].observe(distance)
 
 
 def compared(prompt: str, reference: Answer, observed: Answer, tolerance: float) -> Compared:
     """`tolerance`: largest distance that counts as rounding, in nats."""
-    largest = 0.0
+    distances: list[float] = []
     for position, (right, seen) in enumerate(zip(reference, observed, strict=False)):
         distance = verify.distance(right.top, seen.top)
-        largest = max(largest, distance)
-        is_far, is_other = distance > tolerance, right.token_id != seen.token_id
-        if is_far or is_other:
+        distances.append(distance)
+        is_far = distance > tolerance
+        if is_far or right.token_id != seen.token_id:
             difference = Difference(
                 prompt=prompt,
                 position=position,
@@ -71,18 +88,15 @@ def compared(prompt: str, reference: Answer, observed: Answer, tolerance: float)
                 got=seen.token_id,
                 distance=distance if isfinite(distance) else None,
             )
-            return Compared(ProbeResult.DIFFERS if is_far else ProbeResult.NEAR, largest, difference)
+            return Compared(ProbeResult.DIFFERS if is_far else ProbeResult.NEAR, distances, difference)
     if len(observed) == len(reference):
-        return Compared(ProbeResult.AGREES, largest)
+        return Compared(ProbeResult.AGREES, distances)
     position = min(len(reference), len(observed))
-    return Compared(
-        ProbeResult.DIFFERS,
-        largest,
-        Difference(
-            prompt=prompt,
-            position=position,
-            expected=reference[position].token_id if position < len(reference) else None,
-            got=observed[position].token_id if position < len(observed) else None,
-            distance=None,
-        ),
+    difference = Difference(
+        prompt=prompt,
+        position=position,
+        expected=reference[position].token_id if position < len(reference) else None,
+        got=observed[position].token_id if position < len(observed) else None,
+        distance=None,
     )
+    return Compared(ProbeResult.DIFFERS, distances, difference)

@@ -6,7 +6,7 @@ agree with it on all paths that they were asked on. Where there is no such answe
 
 from collections.abc import Collection, Mapping
 
-from api.quality.comparison import compared
+from api.quality.comparison import Tolerances, compared
 from api.quality.schedule import ProbeTarget
 from cluster.messages.ids import WorkerId
 from cluster.messages.quality import Answer
@@ -38,6 +38,15 @@ class Learner:
             return None
         found = {prompt: _majority(prompt, of_prompt) for prompt, of_prompt in self._answers.items()}
         return {prompt: answer for prompt, answer in found.items() if answer is not None}
+
+    def tolerances(self, reference: Mapping[str, Answer]) -> Tolerances:
+        """What rounding is, by the distances of the answers that agree with the reference."""
+        tolerances = Tolerances()
+        for prompt, right in reference.items():
+            for target, answer in self._answers[prompt].items():
+                if answer is not right:
+                    tolerances.learn(target.path, compared(prompt, right, answer, MAX_TOLERANCE))
+        return tolerances
 
 
 def _majority(prompt: str, answers: Mapping[ProbeTarget, Answer]) -> Answer | None:

@@ -229,7 +229,7 @@ class QualityProber:
             if rounds.reference is None:
                 found = await self._visitor.learn(visit)
             else:
-                found = await self._visitor.compare(visit, rounds.reference)
+                found = await self._visitor.compare(visit, rounds.reference, rounds.tolerance(visit))
         except Exception:  # a defect must not end the probes
             logger.exception("a visit of %s on path %s failed", *visit.target)
         finally:

@@ -5,7 +5,7 @@ decides which target is visited next, and takes in what a visit has found. Pure.
 from collections.abc import Callable, Mapping, Sequence
 
 from api.quality.board import CommandKind, ProbeCommand, ProbeRun, QualityView, ReferenceView, TargetView
-from api.quality.comparison import ProbeResult
+from api.quality.comparison import ProbeResult, Tolerances
 from api.quality.learning import Learner
 from api.quality.probe_set import Reference
 from api.quality.schedule import SOON, ProbeTarget, Schedule, targets_of
@@ -47,6 +47,7 @@ class ProbeRounds:
         self._learning_since: float | None = None
         self._schedule = Schedule(config.every_s, config.max_share, chance)
         self.verdicts = Verdicts()
+        self._tolerances = Tolerances()
         self._workers: dict[WorkerId, WorkerView] = {}
         self._busy: set[WorkerId] = set()
         self._num_running = 0
@@ -124,6 +125,8 @@ class ProbeRounds:
         self._num_running -= 1
         if found.is_overload:
             self._quiet_until = now + SOON * self._config.every_s
+        for seen in found.compared:
+            self._tolerances.learn(target.path, seen)
         if found.answers is None:
             self.verdicts.note(target, found.result, found.difference, now)
         for prompt, answer in (found.answers or {}).items():
@@ -141,14 +144,20 @@ class ProbeRounds:
         answers = self._learner.learned(list(self._schedule.targets), waits_for_all=is_patient)
         if answers is None:
             return None
+        tolerances = self._learner.tolerances(answers)
         self._learner, self._learning_since = Learner(self._prompts), now
         if not answers:
             self._note = NO_MAJORITY
             return None
         left_out = [prompt for prompt in self._prompts if prompt not in answers]
         reference = Reference(fingerprint=fingerprint, model=model, learned_at=unix_time, answers=answers)
+        self._tolerances = tolerances
         self._use(reference, "learned", f"workers do not agree on {', '.join(left_out)}" if left_out else None)
         return reference
+
+    def tolerance(self, visit: Visit) -> float:
+        """Largest distance of the answers of a visit that counts as rounding, in nats."""
+        return self._tolerances.of(visit.target.path)
 
     def view(self, replica: str, now: float, unix_time: float) -> QualityView:
         return QualityView(

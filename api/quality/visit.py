@@ -1,9 +1,9 @@
 """A visit: one target is probed once. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from api.quality.comparison import Difference, ProbeResult
+from api.quality.comparison import Compared, Difference, ProbeResult
 from api.quality.schedule import ProbeTarget
 from cluster.messages.ids import WorkerId
 from cluster.messages.placement import Pinned
@@ -30,5 +30,7 @@ class VisitResult(NamedTuple):
     difference: Difference | None = None
     is_overload: bool = False
     """It did not run because the whole service has too much to do."""
+    compared: Sequence[Compared] = ()
+    """Each of its answers, compared with the reference."""
     answers: Mapping[str, Answer] | None = None
     """The answers by prompt, of a visit without a reference."""

@@ -6,18 +6,15 @@ from caches. Without a reference, all prompts are asked once, and the answers ar
 
 import secrets
 from collections.abc import Mapping, Sequence
-from math import isfinite
 
 import msgspec
 
 from api.quality.asking import Asker, ProbeAnswer
-from api.quality.comparison import ProbeResult, compared
+from api.quality.comparison import Compared, ProbeResult, compared
 from api.quality.probe_set import Reference
 from api.quality.visit import Visit, VisitResult
-from cluster.messages.ids import Path
 from cluster.messages.quality import Answer
 from cluster.metrics.quality import PROBES
-from kvtransfer.tolerance import LearnedTolerance
 from router.quarantine.quarantine import MAX_ENGINES_LOST
 
 SALT = "baton-probe:"
@@ -28,16 +25,15 @@ class Visitor:
         """`prompts`: the tokens of each prompt."""
         self._asker = asker
         self._prompts = prompts
-        self._tolerances = {path: LearnedTolerance(rounds_coarsely=True) for path in Path}
         self._engines_lost: dict[str, int] = {}
 
-    async def compare(self, visit: Visit, reference: Reference) -> VisitResult:
-        """Ask for the prompt whose turn it is."""
+    async def compare(self, visit: Visit, reference: Reference, tolerance: float) -> VisitResult:
+        """Ask for the prompt whose turn it is. `tolerance`: largest distance that counts as rounding, in nats."""
         names = [name for name in reference.answers if name in self._prompts and self._is_harmless(name)]
         if not names:
             return VisitResult(ProbeResult.SKIPPED)
         name = names[visit.number % len(names)]
-        return await self._ask_twice(visit, name, reference.answers[name])
+        return await self._ask_twice(visit, name, reference.answers[name], tolerance)
 
     async def learn(self, visit: Visit) -> VisitResult:
         """Ask for all prompts."""
@@ -54,24 +50,26 @@ class Visitor:
         """The prompts that may be asked for."""
         return list(filter(self._is_harmless, self._prompts))
 
-    async def _ask_twice(self, visit: Visit, name: str, right: Answer) -> VisitResult:
-        worst, salt = VisitResult(ProbeResult.AGREES), _new_salt()
-        path, tolerance = visit.target.path, self._tolerances[visit.target.path]
+    async def _ask_twice(self, visit: Visit, name: str, right: Answer, tolerance: float) -> VisitResult:
+        """The worse of two answers. The second one does not count if it does not come."""
+        salt, path, all_seen = _new_salt(), visit.target.path, list[Compared]()
+        result, difference = ProbeResult.AGREES, None
         for is_cached in (False, True):
             asked = await self._ask(visit, name, salt)
             if asked.answer is None:
                 PROBES.labels(path, asked.why_not).inc()
-                return VisitResult(asked.why_not, is_overload=asked.is_overload) if not is_cached else worst
-            seen = compared(name, right, asked.answer, tolerance.value)
+                if not is_cached:
+                    return VisitResult(asked.why_not, is_overload=asked.is_overload)
+                break
+            seen = compared(name, right, asked.answer, tolerance)
+            all_seen.append(seen)
             PROBES.labels(path, seen.result).inc()
-            if seen.result.is_right and isfinite(seen.distance):
-                tolerance.observe(seen.distance)
             if seen.difference is not None:
-                where = msgspec.structs.replace(seen.difference, is_cached=is_cached, beside=visit.beside)
-                worst = VisitResult(seen.result, where)
+                result = seen.result
+                difference = msgspec.structs.replace(seen.difference, is_cached=is_cached, beside=visit.beside)
             if not seen.result.is_right:
-                return worst
-        return worst
+                break
+        return VisitResult(result, difference, compared=all_seen)
 
     async def _ask(self, visit: Visit, name: str, salt: str) -> ProbeAnswer:
         asked = await self._asker.ask(visit.target.path, visit.pinned, self._prompts[name], salt)

@@ -18,21 +18,20 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from api.frontend.probing import probe_request, steps_of
-from api.quality.comparison import compared
+from api.quality.comparison import Tolerances, compared
 from api.quality.probe_set import OWN_PROMPTS
 from cluster.config.observability.quality_probe import QualityProbeConfig
 from cluster.engine.engine import Engine
 from cluster.messages.generation import GenerateRequest
+from cluster.messages.ids import Path as Routing
 from cluster.messages.ids import Pool, RequestId
 from cluster.messages.quality import Answer
 from cluster.repository import resolve_model
 from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer.handoff import KVHandoff
-from kvtransfer.tolerance import LearnedTolerance
 from tests.engines.bare_engine import CONFIG, a_bare_engine
 
 NUM_TOKENS = QualityProbeConfig().tokens
-TOLERANCE = LearnedTolerance(rounds_coarsely=True).value
 ERROR = 0.05
 """Standard deviation of the error of one weight matrix, as a share of that of the matrix."""
 
@@ -90,15 +89,23 @@ async def probed(folder: Path) -> dict[str, Any]:
     prefill, decode = an_engine(Pool.PREFILL), an_engine(Pool.DECODE)
     reference = {name: await answered(decode, request) for name, request in asks.of("first")}
 
-    def seen(answers: dict[str, Answer]) -> dict[str, Any]:
-        found = {name: compared(name, reference[name], answer, TOLERANCE) for name, answer in answers.items()}
-        return {name: [one.result, one.distance] for name, one in found.items()}
+    tolerances = Tolerances()
 
+    def seen(answers: dict[str, Answer], path: Routing = Routing.DECODE) -> dict[str, Any]:
+        """The results, from which the tolerance is learned."""
+        tolerance = tolerances.of(path)
+        found = {name: compared(name, reference[name], answer, tolerance) for name, answer in answers.items()}
+        for one in found.values():
+            tolerances.learn(path, one)
+        return {name: [one.result, max(one.distances)] for name, one in found.items()}
+
+    pair = {name: await handed_over(prefill, decode, request) for name, request in asks.of("pair")}
+    alone = {name: await answered(prefill, request) for name, request in asks.of("alone")}
     said = {
         "D, computed": seen({name: await answered(decode, request) for name, request in asks.of("again")}),
         "D, cached": seen({name: await answered(decode, request) for name, request in asks.of("again")}),
-        "P": seen({name: await answered(prefill, request) for name, request in asks.of("alone")}),
-        "P->D": seen({name: await handed_over(prefill, decode, request) for name, request in asks.of("pair")}),
+        "P": seen(alone, Routing.PREFILL),
+        "P->D": seen(pair, Routing.PREFILL_DECODE),
     }
     prefill.shutdown()
     decode.shutdown()

@@ -1,6 +1,7 @@
 from api.quality.learning import Learner
 from api.quality.schedule import targets_of
-from cluster.messages.ids import WorkerId
+from cluster.messages.ids import Path, WorkerId
+from kvtransfer.tolerance import MIN_TOLERANCE
 from tests.unit.api.quality.answers import a_cluster, an_answer
 
 RIGHT, WRONG = an_answer(1, 2, 3), an_answer(7, 8, 9)
@@ -39,3 +40,13 @@ def test_half_of_the_targets_is_enough_when_it_waits_no_longer() -> None:
         learner.note(target, "a", RIGHT)
         is_enough = 2 * number >= len(TARGETS)
         assert (learner.learned(TARGETS, waits_for_all=False) is not None) is is_enough
+
+
+def test_tolerance_is_that_of_the_answers_that_agree() -> None:
+    learner = Learner(["a"])
+    answer = an_answer(*range(0, 2000, 10))
+    for target in TARGETS:
+        learner.note(target, "a", WRONG if target.worker == "p0" else list(answer))
+    found = learner.learned(TARGETS)
+    assert found == {"a": answer}
+    assert learner.tolerances(found).of(Path.DECODE) == MIN_TOLERANCE
