@@ -99,7 +99,6 @@ compiled.
 INTERPRETED = (
     "api.safety.scans.automata",
     "cluster.config.scheduler",
-    "cluster.config.stimulus_log",
     "cluster.messages.generation",
     "cluster.messages.ids",
     "cluster.messages.kv_events",

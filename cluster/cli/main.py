@@ -28,13 +28,14 @@ from typing import Any, BinaryIO
 
 import yaml
 
-from cluster.cli import audit, cells, plan, replay, safety, simulate
+from cluster.cli import audit, cells, plan, safety, simulate
 from cluster.cli import compile as compiler
 from cluster.cli import state as cli_state
 from cluster.cli.accounts.first_key import how_to_send_a_key
 from cluster.cli.accounts.keys import add_key_parser
 from cluster.cli.accounts.tenants import add_project_parser
 from cluster.cli.ask_service import DIRECT, about_admin_port, add_service_options, ask
+from cluster.cli.operation import replay
 from cluster.cli.reader import run_for_reader
 from cluster.cli.serve_run import ServeRun
 from cluster.cli.tenants import usage as cli_usage

@@ -15,24 +15,24 @@ from cluster.messages.scaling import ScalingAsk
 from cluster.messages.scheduler_events import Pause
 from router.recording.records import (
     Answer,
-    Asked,
     Decided,
     Disconnected,
-    Gap,
     Indexed,
     IndexMissed,
     IndexSwept,
+    IngressWithdrawn,
     KeptOpen,
     Left,
+    LogGap,
     Looked,
     PausesTaken,
+    PlacementAsked,
     Replied,
     Reported,
     ReportedWhole,
     Retired,
     Stimulus,
     Told,
-    Withdrawn,
     replied,
 )
 from router.state import RouterState
@@ -42,7 +42,7 @@ WAITS = "waits"
 Pauses = list[tuple[IngressId | None, Pause, SloClass]]
 Outcome = Answer | Replied | Pauses | None
 
-Seldom = Disconnected | IndexMissed | IndexSwept | Withdrawn | Looked | Retired | Gap
+Seldom = Disconnected | IndexMissed | IndexSwept | IngressWithdrawn | Looked | Retired | LogGap
 
 
 class Kind(StrEnum):
@@ -102,7 +102,7 @@ class Stepper:
     def _apply(self, record: Stimulus) -> None:
         state = self.state
         match record:
-            case Asked():
+            case PlacementAsked():
                 self._ask(record)
             case Decided():
                 self._decide(record)
@@ -136,7 +136,7 @@ class Stepper:
                 state.index.miss(record.worker)
             case IndexSwept():
                 state.index.sweep()
-            case Withdrawn():
+            case IngressWithdrawn():
                 state.withdraw_of(record.ingress)
             case Looked(at_queue=True):
                 state.queued(record.now)
@@ -144,12 +144,12 @@ class Stepper:
                 state.roster(0, record.now)
             case Retired():
                 state.load.read(ScalingAsk(record.workers), "", record.now)
-            case Gap():
+            case LogGap():
                 pass
             case _:
                 assert_never(record)
 
-    def _ask(self, record: Asked) -> None:
+    def _ask(self, record: PlacementAsked) -> None:
         self._now = record.now
         again: Answer
         try:
