@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.placement import CASES, SLO, Case, fill_index, prompts_of, reports_of, with_samples
 from cluster import compiled
-from cluster.config.observability.stimulus_log import StimulusLogConfig
+from cluster.config.scheduler import StimulusLogConfig
 from cluster.messages.ids import RequestId
 from cluster.messages.placement import Placement, PlacementRequest
 from cluster.messages.reports import REPORT_INTERVAL_S

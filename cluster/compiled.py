@@ -100,7 +100,6 @@ compiled.
 INTERPRETED = (
     "api.safety.scans.automata",
     "cluster.config.scheduler",
-    "cluster.config.observability.stimulus_log",
     "cluster.messages.generation",
     "cluster.messages.ids",
     "cluster.messages.kv_events",

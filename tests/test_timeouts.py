@@ -55,6 +55,8 @@ NO_TIMEOUTS = {
     ("router/prediction/path_bias.py", "_TTFT_OVERHEAD_S"): "a unit of overheads",
     ("router/prediction/path_bias.py", "_TPOT_OVERHEAD_S"): "a unit of overheads",
     ("router/prediction/path_bias.py", "_LONGEST_S"): "a bound of samples that are learned from",
+    ("router/replay/explainer.py", "GONE_S"): "how long ago workers left that a story names",
+    ("router/replay/what_if.py", "GRACE_S"): "a time within a log",
     ("router/prediction/transfer.py", "_LONGEST_S"): "a bound of samples that are learned from",
     ("router/prediction/transfer.py", "_RELATIVE_ABOVE_S"): "a unit of errors",
     ("router/prediction/transfer.py", "_LEAST_LATENCY_S"): "a unit of latencies",

@@ -1,7 +1,7 @@
 """StimulusLog: the files of the stimulus log, written by a thread of its own, so that the Scheduler never waits.
 
 The event loop collects records in batches, and the thread encodes and writes them. Between both is a bounded queue:
-what is too much is dropped and counted, a `Gap` marks the place, and the next file begins with a snapshot. The same
+what is too much is dropped and counted, a `LogGap` marks the place, and the next file begins with a snapshot. The same
 happens when writing fails. A file is full after `file_bytes` or FILE_S; then the loop takes a snapshot of the state,
 with which the next one begins.
 
@@ -25,14 +25,13 @@ from typing import Final, NamedTuple, final
 import msgspec
 
 from cluster import compiled
-from cluster.config.observability.stimulus_log import StimulusLogConfig
-from cluster.config.scheduler import SchedulerConfig
+from cluster.config.scheduler import SchedulerConfig, StimulusLogConfig
 from cluster.messages.ids import CellName
 from cluster.metrics.scheduler import SNAPSHOT, STIMULI_LOST, STIMULUS_BYTES
 from cluster.network.handshake import VERSION
 from cluster.slo import SloConfig
 from router.recording.frames import encoded, encoded_header
-from router.recording.records import FORMAT, Gap, LogHeader, Record, Stimulus
+from router.recording.records import FORMAT, LogGap, LogHeader, Record, Stimulus
 from router.recording.snapshot import SnapshotError, SnapshotPart, capture, encodable
 from router.state import RouterState
 
@@ -162,7 +161,7 @@ class StimulusLog:
                 self._lose(len(batch))
             else:
                 if self._num_lost:
-                    batch.insert(0, Gap(self._num_lost))
+                    batch.insert(0, LogGap(self._num_lost))
                     self._num_lost = 0
                 self._queue.put(_Batch(batch, num_bytes))
                 self._num_in += num_bytes

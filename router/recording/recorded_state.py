@@ -19,16 +19,17 @@ from router.admission.admission_control import Decision
 from router.admission.waiting_queue import MAX_QUEUE
 from router.recording.records import (
     Answer,
-    Asked,
     Decided,
     Disconnected,
     Indexed,
     IndexMissed,
     IndexSwept,
+    IngressWithdrawn,
     KeptOpen,
     Left,
     Looked,
     PausesTaken,
+    PlacementAsked,
     Quarantined,
     Replied,
     Reported,
@@ -36,7 +37,6 @@ from router.recording.records import (
     Retired,
     Stimulus,
     Told,
-    Withdrawn,
     replied,
 )
 from router.state import RouterState
@@ -97,9 +97,9 @@ class RecordedState:
         try:
             answer = self._state.place(request, now, ingress, turns_away=turns_away)
         except Exception as error:
-            self._add(Asked(now, ingress, request, turns_away, _defect(error)), num_bytes)
+            self._add(PlacementAsked(now, ingress, request, turns_away, _defect(error)), num_bytes)
             raise
-        self._add(Asked(now, ingress, request, turns_away, answer), num_bytes)
+        self._add(PlacementAsked(now, ingress, request, turns_away, answer), num_bytes)
         return answer
 
     def decide(self, now: float, most: int = MAX_QUEUE) -> list[Decision]:
@@ -157,7 +157,7 @@ class RecordedState:
         return self._state.keep_open(ingress, open_requests, now)
 
     def withdraw_of(self, ingress: IngressId) -> list[RequestId]:
-        self._add(Withdrawn(ingress), SMALL)
+        self._add(IngressWithdrawn(ingress), SMALL)
         return self._state.withdraw_of(ingress)
 
     def roster(self, since: int, now: float) -> RosterChange:

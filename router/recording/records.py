@@ -58,7 +58,7 @@ class LogHeader(msgspec.Struct, frozen=True, kw_only=True):
         return self.wall_s + loop_s - self.loop_s
 
 
-class Asked(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="a"):
+class PlacementAsked(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="a"):
     """`place`."""
 
     now: float
@@ -154,7 +154,7 @@ class KeptOpen(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="o"):
     requests: frozenset[RequestId]
 
 
-class Withdrawn(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="i"):
+class IngressWithdrawn(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="i"):
     """`withdraw_of`: an ingress has lost its connection."""
 
     ingress: IngressId
@@ -182,14 +182,14 @@ class Quarantined(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="q
     """Why, for each worker in quarantine."""
 
 
-class Gap(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="g"):
+class LogGap(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="g"):
     """Records are missing here. A replay is not exact from here to the next snapshot."""
 
     num_lost: int
 
 
 Stimulus = (
-    Asked
+    PlacementAsked
     | Decided
     | PausesTaken
     | Told
@@ -201,11 +201,11 @@ Stimulus = (
     | IndexMissed
     | IndexSwept
     | KeptOpen
-    | Withdrawn
+    | IngressWithdrawn
     | Looked
     | Retired
     | Quarantined
-    | Gap
+    | LogGap
 )
 Record = Stimulus | SnapshotPart
 

@@ -12,12 +12,12 @@ from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestCl
 from router.load.live_workers import RETIRING_S
 from router.placement.candidates import Policy
 from router.recording.records import (
-    Asked,
     Decided,
     Disconnected,
     Left,
     LogHeader,
     PausesTaken,
+    PlacementAsked,
     Reported,
     ReportedWhole,
     Retired,
@@ -87,7 +87,7 @@ class Explainer:
     def record(self, record: Stimulus, wall_s: float) -> None:
         self._now = getattr(record, "now", self._now)
         match record:
-            case Asked():
+            case PlacementAsked():
                 self._asked(record)
             case Decided():
                 for request_id, answer in record.decisions:
@@ -119,7 +119,7 @@ class Explainer:
     def _is_wanted(self, request: PlacementRequest) -> bool:
         return self._wanted in {request.request_id, request.http_request}
 
-    def _asked(self, record: Asked) -> None:
+    def _asked(self, record: PlacementAsked) -> None:
         request = record.request
         if self._is_wanted(request) and (request.request_id in self.found or len(self.found) < MAX_FOUND):
             facts = self.found.get(request.request_id)

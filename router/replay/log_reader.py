@@ -24,7 +24,7 @@ class LogFile(NamedTuple):
     header: LogHeader
 
 
-class Ended(NamedTuple):
+class FileEnded(NamedTuple):
     """A file has ended otherwise than it should."""
 
     file: LogFile
@@ -77,15 +77,15 @@ def goes_on(before: LogHeader, header: LogHeader) -> bool:
     return header.run == before.run and header.number == before.number + 1 and header.is_exact
 
 
-def records_of(file: LogFile) -> Iterator[Record | Ended]:
-    """The records of a file. The last thing is an `Ended` if the file is damaged or torn."""
+def records_of(file: LogFile) -> Iterator[Record | FileEnded]:
+    """The records of a file. The last thing is a `FileEnded` if the file is damaged or torn."""
     with file.path.open("rb") as opened:
         read_header(opened)
         while True:
             try:
                 records = read_records(opened)
             except DamagedLog as error:
-                yield Ended(file, str(error), isinstance(error, TornLog))
+                yield FileEnded(file, str(error), isinstance(error, TornLog))
                 return
             if records is None:
                 return

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Protocol, final
 
 from router.recording.frames import DamagedLog
-from router.recording.records import Gap, LogHeader, Stimulus
+from router.recording.records import LogGap, LogHeader, Stimulus
 from router.recording.snapshot import SnapshotError, SnapshotPart, restore
 from router.replay.log_reader import (
-    Ended,
+    FileEnded,
     LogFile,
     can_begin,
     class_of,
@@ -95,7 +95,7 @@ class Replay:
     def _go_through(self, file: LogFile, until: float | None) -> bool:
         """Returns False if the end of the time was reached."""
         for record in records_of(file):
-            if isinstance(record, Ended):
+            if isinstance(record, FileEnded):
                 self._before = None
                 self._watch.inexact(f"{file.path.name}: {record.why}")
             elif not isinstance(record, SnapshotPart):
@@ -103,7 +103,7 @@ class Replay:
                 wall_s = file.header.wall_time(self._now)
                 if until is not None and wall_s > until:
                     return False
-                if isinstance(record, Gap):
+                if isinstance(record, LogGap):
                     self._before = None
                     self._watch.inexact(f"{file.path.name}: {record.num_lost} records are missing")
                 self._apply(record, wall_s)

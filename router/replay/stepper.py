@@ -15,17 +15,18 @@ from cluster.messages.scaling import ScalingAsk
 from cluster.messages.scheduler_events import Pause
 from router.recording.records import (
     Answer,
-    Asked,
     Decided,
     Disconnected,
-    Gap,
     Indexed,
     IndexMissed,
     IndexSwept,
+    IngressWithdrawn,
     KeptOpen,
     Left,
+    LogGap,
     Looked,
     PausesTaken,
+    PlacementAsked,
     Quarantined,
     Replied,
     Reported,
@@ -33,7 +34,6 @@ from router.recording.records import (
     Retired,
     Stimulus,
     Told,
-    Withdrawn,
     replied,
 )
 from router.state import RouterState
@@ -43,7 +43,7 @@ WAITS = "waits"
 Pauses = list[tuple[IngressId | None, Pause, SloClass]]
 Outcome = Answer | Replied | Pauses | None
 
-Seldom = Disconnected | IndexMissed | IndexSwept | Withdrawn | Looked | Retired | Quarantined | Gap
+Seldom = Disconnected | IndexMissed | IndexSwept | IngressWithdrawn | Looked | Retired | Quarantined | LogGap
 
 
 class Kind(StrEnum):
@@ -103,7 +103,7 @@ class Stepper:
     def _apply(self, record: Stimulus) -> None:
         state = self.state
         match record:
-            case Asked():
+            case PlacementAsked():
                 self._ask(record)
             case Decided():
                 self._decide(record)
@@ -137,7 +137,7 @@ class Stepper:
                 state.index.miss(record.worker)
             case IndexSwept():
                 state.index.sweep()
-            case Withdrawn():
+            case IngressWithdrawn():
                 state.withdraw_of(record.ingress)
             case Looked(at_queue=True):
                 state.queued(record.now)
@@ -147,12 +147,12 @@ class Stepper:
                 state.load.read(ScalingAsk(record.workers), "", record.now)
             case Quarantined():
                 state.quarantined.told(record.workers, record.now)
-            case Gap():
+            case LogGap():
                 pass
             case _:
                 assert_never(record)
 
-    def _ask(self, record: Asked) -> None:
+    def _ask(self, record: PlacementAsked) -> None:
         self._now = record.now
         again: Answer
         try:

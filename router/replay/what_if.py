@@ -19,7 +19,7 @@ from cluster.messages.ids import RequestId
 from cluster.messages.placement import Placement, Rejection
 from cluster.slo import SloConfig
 from router.pending_placements import DECIDE_INTERVAL_S, MOST_PER_TURN
-from router.recording.records import Answer, Asked, Decided, LogHeader, Stimulus
+from router.recording.records import Answer, Decided, LogHeader, PlacementAsked, Stimulus
 from router.replay.stepper import WAITS, Decision, Kind, Stepper
 from router.state import RouterState
 
@@ -127,7 +127,7 @@ class WhatIf:
     def record(self, record: Stimulus, wall_s: float) -> None:
         self._wall_s = wall_s
         match record:
-            case Asked():
+            case PlacementAsked():
                 key = record.request.request_id, record.request.attempt
                 self._attempts[key[0]] = key[1]
                 if self._since is None or wall_s >= self._since:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from cluster.compiled import ROOT
-from router.recording.records import Asked, PausesTaken
+from router.recording.records import PausesTaken, PlacementAsked
 from tests.sim.replay_run import SLOS, run
 from tests.unit.router.recording.memory_log import MemoryLog, different, replayed
 
@@ -29,7 +29,7 @@ def test_run_with_faults_is_decided_again_in_this_process_and_in_another(tmp_pat
     ended = run(log)
     assert sum(record.num_pauses for record in ended) > 0
     assert sum(record.num_attempts > 1 for record in ended) > 20
-    assert sum(isinstance(record, Asked) and record.answer is None for record in log.records) > 20
+    assert sum(isinstance(record, PlacementAsked) and record.answer is None for record in log.records) > 20
     assert any(isinstance(record, PausesTaken) for record in log.records)
     records = log.as_read()
     place, snapshot = log.snapshots[-1]

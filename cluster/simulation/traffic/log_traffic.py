@@ -11,8 +11,8 @@ from pathlib import Path
 from cluster.messages.ids import RequestId
 from cluster.messages.scheduler_events import RequestClosed
 from cluster.simulation.traffic.workload import BLOCK_TOKENS, Arrival
-from router.recording.records import Asked, Reported, ReportedWhole, Told
-from router.replay.log_reader import Ended, NoLog, log_files, records_of
+from router.recording.records import PlacementAsked, Reported, ReportedWhole, Told
+from router.replay.log_reader import FileEnded, NoLog, log_files, records_of
 
 BLOCK_SIZE = 16
 """Tokens of a KV block if the log has no report that says it: vLLM's default."""
@@ -22,14 +22,14 @@ LEAST_REQUESTS = 10
 
 class _Traffic:
     def __init__(self) -> None:
-        self._asked: dict[tuple[str, RequestId], tuple[float, Asked]] = {}
+        self._asked: dict[tuple[str, RequestId], tuple[float, PlacementAsked]] = {}
         """The first placement that each request asked a Scheduler process for, with its arrival as Unix time."""
         self._outputs: dict[tuple[str, RequestId], int] = {}
         self._block_size = BLOCK_SIZE
 
     def note(self, record: object, run: str, wall_s: float) -> None:
         match record:
-            case Asked(request=request) if (run, request.request_id) not in self._asked:
+            case PlacementAsked(request=request) if (run, request.request_id) not in self._asked:
                 self._asked[run, request.request_id] = wall_s - request.age_s, record
             case Told(event=RequestClosed(request_id=request_id, num_output_tokens=int(number))) if number:
                 self._outputs[run, request_id] = number
@@ -67,7 +67,7 @@ def read_log(path: Path) -> list[Arrival]:
     for file in log_files(path)[0]:
         now = file.header.loop_s
         for record in records_of(file):
-            if not isinstance(record, Ended):
+            if not isinstance(record, FileEnded):
                 now = getattr(record, "now", now)
                 traffic.note(record, file.header.run, file.header.wall_time(now))
     rows = traffic.arrivals()

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from cluster.config.observability.stimulus_log import StimulusLogConfig
-from cluster.config.scheduler import SchedulerConfig
+from cluster.config.scheduler import SchedulerConfig, StimulusLogConfig
 from cluster.messages.ids import CellName, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from cluster.slo import SloConfig
 from router.recording import log_files
 from router.recording.log_files import StimulusLog, start_log
 from router.recording.recorded_state import RecordedState
-from router.recording.records import Disconnected, Gap, Record
+from router.recording.records import Disconnected, LogGap, Record
 from router.recording.snapshot import SnapshotPart
 from router.replay.comparison import Comparison
 from router.replay.log_reader import LogFile, records_of
@@ -31,7 +30,7 @@ LEAST_FILE_BYTES = 1 << 18
 
 
 def a_config(folder: Path, **fields: float) -> StimulusLogConfig:
-    return StimulusLogConfig(folder=str(folder), file_bytes=LEAST_FILE_BYTES, **fields)  # type: ignore[arg-type]
+    return StimulusLogConfig(folder=str(folder), file_bytes=LEAST_FILE_BYTES, **fields)  # type: ignore[arg-type]  # of the fields that are named
 
 
 def a_log(folder: Path, **fields: float) -> StimulusLog:
@@ -148,7 +147,7 @@ async def test_gap_within_a_file_is_marked(tmp_path: Path) -> None:
     log.add(Disconnected(WorkerId("d1")), 100)
     log.close()
     files, _ = files_of(tmp_path)
-    assert read(files) == [Disconnected(WorkerId("d0")), Gap(1), Disconnected(WorkerId("d1"))]
+    assert read(files) == [Disconnected(WorkerId("d0")), LogGap(1), Disconnected(WorkerId("d1"))]
     comparison = Comparison()
     Replay(files, lambda header: RouterState(header.slo), comparison).run(None, None)
     assert len(comparison.notes) == 1

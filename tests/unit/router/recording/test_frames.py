@@ -20,7 +20,7 @@ from router.recording.frames import (
     read_header,
     read_records,
 )
-from router.recording.records import FORMAT, Disconnected, Gap, IndexSwept, LogHeader, Record
+from router.recording.records import FORMAT, Disconnected, IndexSwept, LogGap, LogHeader, Record
 
 HEADER = LogHeader(
     format=FORMAT,
@@ -37,7 +37,7 @@ HEADER = LogHeader(
     has_snapshot=False,
     is_exact=True,
 )
-RECORDS: list[Record] = [Disconnected(WorkerId("p0")), IndexSwept(), Gap(3)]
+RECORDS: list[Record] = [Disconnected(WorkerId("p0")), IndexSwept(), LogGap(3)]
 WHOLE = encoded_header(HEADER) + encoded(RECORDS) + encoded(RECORDS[:1])
 
 

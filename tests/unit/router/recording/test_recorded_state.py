@@ -25,7 +25,7 @@ from cluster.messages.scheduler_events import (
 from cluster.slo import Objective, SloConfig
 from router.placement import cost
 from router.recording.recorded_state import RecordedState
-from router.recording.records import Asked, Reported
+from router.recording.records import PlacementAsked, Reported
 from router.replay.stepper import Kind
 from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
@@ -187,7 +187,7 @@ def test_chaos_has_placements_that_wait_refusals_pauses_and_replies_that_ask_for
     log = MemoryLog()
     for seed in range(4):
         Chaos(seed, log).run(300)
-    answers = [record.answer for record in log.records if isinstance(record, Asked)]
+    answers = [record.answer for record in log.records if isinstance(record, PlacementAsked)]
     assert {type(answer).__name__ for answer in answers} >= {"NoneType", "Placement", "Rejection"}
     assert any(isinstance(record, Reported) and record.reply is not None for record in log.records)
 
@@ -211,7 +211,7 @@ def test_call_that_fails_is_recorded_and_fails_again(monkeypatch: pytest.MonkeyP
     with pytest.raises(RuntimeError):
         state.place(a_placement_request("r"), 0.0)
     (record,) = log.as_read()
-    assert isinstance(record, Asked)
+    assert isinstance(record, PlacementAsked)
     assert record.answer == "RuntimeError: a defect"
     assert different(replayed([record], SLO)) == []
 

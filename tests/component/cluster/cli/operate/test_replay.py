@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.cli.main import main
-from cluster.config.observability.stimulus_log import StimulusLogConfig
+from cluster.config.scheduler import StimulusLogConfig
 from cluster.messages.scheduler_events import RequestClosed
 from cluster.simulation.run import simulate
 from cluster.simulation.traffic.log_traffic import read_log
