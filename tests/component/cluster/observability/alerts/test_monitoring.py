@@ -63,7 +63,7 @@ class Site:
         with self._changed:
             self.num_pages += 1
             self._changed.notify()
-        return 200, render([scrape("ingress", "i")])
+        return 200, render([scrape("ingress", "i")], self.world.num_missing)
 
     def hear(self, body: bytes) -> None:
         with self._changed:
