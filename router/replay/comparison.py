@@ -14,7 +14,7 @@ MAX_NOTES: Final = 20
 """Notes on missing records that are kept. More fills the screen; fewer hides where a damaged log has holes."""
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionDifference(msgspec.Struct, frozen=True, kw_only=True):
     """A decision that is made otherwise now."""
 
     kind: DecisionKind
@@ -38,7 +38,7 @@ class Comparison:
         """Decisions that were made again without all records before them, and not compared."""
         self.num_failed = 0
         """Calls that have failed."""
-        self.first: Difference | None = None
+        self.first: DecisionDifference | None = None
         self.notes: list[str] = []
         self.headers: list[LogHeader] = []
         self._since = since
@@ -80,7 +80,7 @@ class Comparison:
         else:
             self.num_different[decision.kind] += 1
             if self.first is None:
-                self.first = Difference(
+                self.first = DecisionDifference(
                     kind=decision.kind,
                     at=self._wall_s,
                     subject=decision.subject,
