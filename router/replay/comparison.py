@@ -7,7 +7,7 @@ import msgspec
 
 from cluster.messages.placement import Placement, Rejection
 from router.recording.records import LogHeader, Replied, Stimulus
-from router.replay.stepper import WAITS, Decision, Kind, Outcome, Stepper
+from router.replay.stepper import WAITS, Decision, DecisionKind, Outcome, Stepper
 from router.state import RouterState
 
 MAX_NOTES: Final = 20
@@ -17,7 +17,7 @@ MAX_NOTES: Final = 20
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """A decision that is made otherwise now."""
 
-    kind: Kind
+    kind: DecisionKind
     at: float
     """Unix time, in seconds."""
     subject: str
@@ -32,8 +32,8 @@ class Comparison:
 
     def __init__(self, since: float | None = None) -> None:
         """`since`: Unix time before which nothing is compared, in seconds."""
-        self.num_equal: Counter[Kind] = Counter()
-        self.num_different: Counter[Kind] = Counter()
+        self.num_equal: Counter[DecisionKind] = Counter()
+        self.num_different: Counter[DecisionKind] = Counter()
         self.num_inexact = 0
         """Decisions that were made again without all records before them, and not compared."""
         self.num_failed = 0

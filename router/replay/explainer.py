@@ -27,7 +27,7 @@ from router.recording.records import (
 from router.replay.comparison import told
 from router.replay.facts import Facts, LeftOut, Question
 from router.replay.observed_policy import Look, ObservedPolicy
-from router.replay.stepper import Decision, Kind, Stepper
+from router.replay.stepper import Decision, DecisionKind, Stepper
 from router.state import RouterState
 
 MAX_FOUND: Final = 20
@@ -185,7 +185,7 @@ class Explainer:
     def _decided(self, decision: Decision) -> None:
         for look in self.policy.take_looks():
             _keep(self.found[look.request_id].last, look)
-        facts = self.found.get(RequestId(decision.subject)) if decision.kind is Kind.PLACEMENT else None
+        facts = self.found.get(RequestId(decision.subject)) if decision.kind is DecisionKind.PLACEMENT else None
         if facts is None:
             return
         question = facts.last

@@ -45,7 +45,7 @@ Outcome = Answer | Replied | Pauses | None
 Seldom = Disconnected | IndexMissed | IndexSwept | IngressWithdrawn | Looked | Retired | LogGap
 
 
-class Kind(StrEnum):
+class DecisionKind(StrEnum):
     """What is decided."""
 
     PLACEMENT = "placement"
@@ -59,7 +59,7 @@ class Kind(StrEnum):
 class Decision(NamedTuple):
     """One decision, as it was made then and now."""
 
-    kind: Kind
+    kind: DecisionKind
     now: float
     """The Scheduler's clock, in seconds."""
     subject: str
@@ -97,7 +97,7 @@ class Stepper:
         """The log has no more of the pauses that were asked for."""
         if self._pauses:
             pauses, self._pauses = self._pauses, []
-            self._decided(Kind.PAUSE, str(pauses[0][1].request_id), [], pauses)
+            self._decided(DecisionKind.PAUSE, str(pauses[0][1].request_id), [], pauses)
 
     def _apply(self, record: Stimulus) -> None:
         state = self.state
@@ -108,7 +108,7 @@ class Stepper:
                 self._decide(record)
             case PausesTaken():
                 again, self._pauses = self._pauses, []
-                self._decided(Kind.PAUSE, str(record.pauses[0][1].request_id), record.pauses, again)
+                self._decided(DecisionKind.PAUSE, str(record.pauses[0][1].request_id), record.pauses, again)
             case Told():
                 self._now = record.now
                 state.handle(record.event, record.now, record.ingress)
@@ -158,7 +158,9 @@ class Stepper:
         except Exception as error:
             again = f"{type(error).__name__}: {error}"
         then = WAITS if record.answer is None else record.answer
-        self._on_decision(Decision(Kind.PLACEMENT, self._now, record.request.request_id, then, again, is_new=True))
+        self._on_decision(
+            Decision(DecisionKind.PLACEMENT, self._now, record.request.request_id, then, again, is_new=True)
+        )
         if not record.turns_away:
             self._pauses = self.state.take_pauses()
 
@@ -170,13 +172,13 @@ class Stepper:
             for request_id, answer in self.state.decide(record.now, record.most)
         }
         for request_id in {**then, **again}:
-            self._decided(Kind.PLACEMENT, request_id, then.get(request_id, WAITS), again.get(request_id, WAITS))
+            self._decided(DecisionKind.PLACEMENT, request_id, then.get(request_id, WAITS), again.get(request_id, WAITS))
         self._pauses = self.state.take_pauses()
 
     def _report(self, report: WorkerReport, now: float, then: Replied | None) -> None:
         self._now = now
         self.state.handle(report, now)
-        self._decided(Kind.REPLY, report.worker, then, replied(self.state.reply_to(report, now)))
+        self._decided(DecisionKind.REPLY, report.worker, then, replied(self.state.reply_to(report, now)))
 
-    def _decided(self, kind: Kind, subject: str, then: Outcome, again: Outcome) -> None:
+    def _decided(self, kind: DecisionKind, subject: str, then: Outcome, again: Outcome) -> None:
         self._on_decision(Decision(kind, self._now, subject, then, again))

@@ -20,7 +20,7 @@ from cluster.messages.placement import Placement, Rejection
 from cluster.slo import SloConfig
 from router.pending_placements import DECIDE_INTERVAL_S, MOST_PER_TURN
 from router.recording.records import Answer, Decided, LogHeader, PlacementAsked, Stimulus
-from router.replay.stepper import WAITS, Decision, Kind, Stepper
+from router.replay.stepper import WAITS, Decision, DecisionKind, Stepper
 from router.state import RouterState
 
 MAX_OPEN: Final = 100_000
@@ -214,7 +214,7 @@ class DecidingStepper:
 
     def _decided(self, decision: Decision) -> None:
         answer = decision.again
-        if decision.kind is not Kind.PLACEMENT:
+        if decision.kind is not DecisionKind.PLACEMENT:
             return
         if isinstance(answer, Placement | Rejection):
             self._watch.answered(RequestId(decision.subject), answer, is_now=True)

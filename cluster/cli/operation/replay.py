@@ -19,7 +19,7 @@ from router.replay.comparison import Comparison
 from router.replay.explainer import Explainer
 from router.replay.log_reader import LogFile, NoLog, log_files
 from router.replay.replay import Replay
-from router.replay.stepper import Kind
+from router.replay.stepper import DecisionKind
 from router.replay.story import story
 from router.replay.what_if import BadChange, Change, Changes, WhatIf, parse_changes
 from router.state import RouterState
@@ -102,7 +102,7 @@ def _compare(files: list[LogFile], arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        for kind in Kind:
+        for kind in DecisionKind:
             total = num_equal[kind] + num_different[kind]
             if total:
                 share = 100 * num_equal[kind] / total
@@ -219,4 +219,4 @@ def _time(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time like 2026-01-31T02:10") from None
 
 
-_NAMES = {Kind.PLACEMENT: "placements", Kind.PAUSE: "pauses", Kind.REPLY: "replies to workers"}
+_NAMES = {DecisionKind.PLACEMENT: "placements", DecisionKind.PAUSE: "pauses", DecisionKind.REPLY: "replies to workers"}

@@ -1,12 +1,13 @@
 """The Scheduler as Serve runs it, on a real listener: what it does once a newer one has taken over."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.config.network import NetworkConfig
-from cluster.config.scheduler import SchedulerConfig
+from cluster.config.scheduler import SchedulerConfig, StimulusLogConfig
 from cluster.messages.ids import Address, IngressId
 from cluster.messages.placement import Placement
 from cluster.messages.scheduler_events import OpenRequests
@@ -17,6 +18,8 @@ from cluster.rpc.protocol import OPEN_REQUESTS, PLACE, REPLACED
 from cluster.scheduler_registry import SchedulerRecord, SchedulerRegistry
 from router import deployment, epoch_watch
 from router.deployment import Scheduler
+from router.recording.records import PlacementAsked
+from router.replay.log_reader import log_files, records_of
 from tests.expected import present
 from tests.unit.clusters import SLO, a_report, ask
 from tests.unit.factories import an_address
@@ -88,6 +91,25 @@ async def test_scheduler_that_finds_a_newer_one_lets_go_of_the_requests_that_wai
         with pytest.raises(ConnectionLost):
             await waiting
     await is_out_of_service(scheduler, own.address, ingress)
+
+
+async def test_scheduler_whose_config_says_so_writes_what_it_decides(
+    registry: SchedulerRegistry, tmp_path: Path
+) -> None:
+    config = SchedulerConfig(stimulus_log=StimulusLogConfig(folder=str(tmp_path / "stimuli")))
+    scheduler = Scheduler.__new__(Scheduler)
+    await scheduler.__init__(SLO, config, NetworkConfig(host="127.0.0.1"))  # type: ignore[misc]  # as Serve does
+    own = present(registry.newest())
+    worker, ingress = SchedulerClient(lambda: _found(own)), await an_ingress(own.address)
+    await worker.report(a_report("d0"))
+    answer = await ingress.call(PLACE, ask("r", 100))
+    ingress.post(REPLACED, own.epoch + 1)
+    await is_out_of_service(scheduler, own.address, ingress)
+    scheduler.__del__()
+    (file,), _ = log_files(tmp_path / "stimuli")
+    assert file.header.epoch == own.epoch
+    asked = [record for record in records_of(file) if isinstance(record, PlacementAsked)]
+    assert [record.answer for record in asked] == [answer]
 
 
 async def _found(record: SchedulerRecord) -> SchedulerRecord:

@@ -11,7 +11,7 @@ from router.recording.log_files import KEPT
 from router.recording.records import Stimulus
 from router.recording.snapshot import SnapshotPart, capture, encodable, restore
 from router.replay.log_reader import class_of
-from router.replay.stepper import Decision, Kind, Stepper
+from router.replay.stepper import Decision, DecisionKind, Stepper
 from router.state import RouterState
 
 _stimuli = msgspec.msgpack.Decoder(list[Stimulus])
@@ -64,5 +64,5 @@ def different(decisions: list[Decision]) -> list[Decision]:
     return [decision for decision in decisions if not decision.is_equal]
 
 
-def kinds(decisions: list[Decision]) -> Counter[Kind]:
+def kinds(decisions: list[Decision]) -> Counter[DecisionKind]:
     return Counter(decision.kind for decision in decisions)

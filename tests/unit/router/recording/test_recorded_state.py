@@ -26,7 +26,7 @@ from cluster.slo import Objective, SloConfig
 from router.placement import cost
 from router.recording.recorded_state import RecordedState
 from router.recording.records import PlacementAsked, Reported
-from router.replay.stepper import Kind
+from router.replay.stepper import DecisionKind
 from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
 from tests.unit.router.recording.memory_log import MemoryLog, different, kinds, replayed
@@ -197,7 +197,7 @@ def test_changed_policy_is_found_as_a_difference(monkeypatch: pytest.MonkeyPatch
     Chaos(1, log).run(200)
     monkeypatch.setattr(cost, "MARGIN", 0.5 * cost.MARGIN)
     found = different(replayed(log.as_read(), SLO))
-    assert kinds(found)[Kind.PLACEMENT]
+    assert kinds(found)[DecisionKind.PLACEMENT]
 
 
 def test_call_that_fails_is_recorded_and_fails_again(monkeypatch: pytest.MonkeyPatch) -> None:
