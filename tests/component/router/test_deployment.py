@@ -103,6 +103,8 @@ async def test_scheduler_whose_config_says_so_writes_what_it_decides(
     worker, ingress = SchedulerClient(lambda: _found(own)), await an_ingress(own.address)
     await worker.report(a_report("d0"))
     answer = await ingress.call(PLACE, ask("r", 100))
+    ingress.post(REPLACED, own.epoch + 1)
+    await is_out_of_service(scheduler, own.address, ingress)
     scheduler.__del__()
     (file,), _ = log_files(tmp_path / "stimuli")
     assert file.header.epoch == own.epoch
