@@ -16,33 +16,6 @@ from cluster.repository import REPO_ROOT
 
 NOT_EVERYWHERE = {"baton_scrape_missing", "baton_certificate_expires_seconds"}
 """Metrics that the registry of this process does not show: of the page, and of processes with TLS."""
-EVERYWHERE = {"baton_scrape_missing", "baton_certificate_expires_seconds"}
-"""Metrics that the registry of this process does not show: of the page, and of processes with TLS."""
-NOT_YET = {
-    "baton_engine_preemptions",
-    "baton_engine_step_seconds",
-    "baton_engine_step_tokens",
-    "baton_inter_token_latency_seconds",
-    "baton_ledger_lag_seconds",
-    "baton_quality_probe_score",
-    "baton_quality_probes",
-    "baton_rejections",
-    "baton_request_queue_seconds",
-    "baton_request_seconds",
-    "baton_transfer_bytes",
-    "baton_transfer_failures",
-    "baton_worker_kv_usage_ratio",
-    "baton_worker_report_age_seconds",
-    "baton_worker_running_requests",
-    "baton_worker_waiting_requests",
-}
-"""Metrics that queries name and the table does not have."""
-LABELS_NOT_YET = {
-    ("baton_queue_requests", "slo_class"),
-    ("baton_request_time_per_output_token_seconds", "slo_class"),
-    ("baton_time_to_first_token_seconds", "slo_class"),
-}
-"""Labels by which queries group, and which the metric does not have."""
 EVERYWHERE = {"model", "cell", "deployment", "replica", "job", "instance", "le", "alertname"}
 RUNBOOKS = REPO_ROOT / "docs/runbooks.md"
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.messages.ids import Path, RequestId, SloClass, WorkerId
-from cluster.messages.placement import Placement, Rejection, Slo
+from cluster.messages.placement import Pinned, Placement, Rejection, Slo
 from cluster.messages.views import RosterEntry
 from cluster.slo import SloConfig
 from router.session.fallback_placement import FallbackPlacement
@@ -129,3 +129,11 @@ def test_request_that_was_lost_with_all_workers_waits_for_others(
     choice = a_choice(an_entry("p0"), an_entry("d0"))
     request = a_placement_request(excluded=excluded, lost=lost, slo_class=SloClass.BATCH)
     assert choice.outage_wait_s(request) == (SloConfig().batch.outage_wait_s if waits else 0.0)
+
+
+def test_probe_waits_for_the_scheduler_and_is_placed_nowhere_else() -> None:
+    choice = a_choice(an_entry("d0"))
+    probe = a_placement_request("probe", path=Path.DECODE, pinned=Pinned(None, WorkerId("d0")))
+    assert isinstance(choice.place(probe), Rejection)
+    choice.workers = ()
+    assert choice.outage_wait_s(probe) == 0.0
