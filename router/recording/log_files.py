@@ -57,8 +57,8 @@ snapshots while it is.
 """
 MOST_SNAPSHOT_BLOCKS: Final = 1 << 20
 """KV blocks in the prefix index up to which snapshots are taken. With more, a log can be replayed from the Scheduler's
-start only. Higher stops the Scheduler for longer, by some 10 ms for each 100,000 blocks; lower leaves large clusters
-without snapshots.
+start only. Higher stops the Scheduler for longer, while the blocks are copied; lower leaves large clusters without
+snapshots.
 """
 SNAPSHOT_SHARE: Final = 4
 """Least size of a file, as a multiple of its snapshot. Higher has a replay compute more before the time that is asked
