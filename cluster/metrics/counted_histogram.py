@@ -24,7 +24,8 @@ class CountedHistogram:
         registry: CollectorRegistry | None = REGISTRY,
     ) -> None:
         """`buckets`: upper bounds, in ascending order. There is one bucket more, for what is above the last bound."""
-        self._family = (name, documentation, tuple(labelnames))
+        self._name, self._documentation = name, documentation
+        self._labelnames = tuple(labelnames)
         self._bounds = [*map(floatToGoString, buckets), "+Inf"]
         self._counts: dict[tuple[str, ...], list[int]] = {}
         self._sums: dict[tuple[str, ...], float] = {}
@@ -41,8 +42,7 @@ class CountedHistogram:
         self._sums[labels] = self._sums.get(labels, 0.0) + total
 
     def describe(self) -> list[HistogramMetricFamily]:
-        name, documentation, labels = self._family
-        return [HistogramMetricFamily(name, documentation, labels=labels)]
+        return [HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)]
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         (family,) = self.describe()

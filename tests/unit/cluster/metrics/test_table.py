@@ -16,8 +16,8 @@ CHANGES = {"add", "clear", "dec", "inc", "labels", "observe", "set", "set_functi
 
 OF_A_FEW_WORDS = {
     "action", "answer", "code", "counted", "credential", "decision", "deployment", "direction", "how", "kind", "of",
-    "origin", "outcome", "part", "path", "pool", "reason", "result", "role", "slo_class", "socket", "source", "stage", "state",
-    "step", "why",
+    "origin", "outcome", "part", "path", "pool", "reason", "result", "role", "slo_class", "socket", "source", "stage",
+    "state", "step", "why",
 }  # fmt: skip
 """Labels whose values stand in the code. `kind` is of tokens, or of engines, which are as many as there are types of
 nodes; `deployment` is of the application.

@@ -27,8 +27,6 @@ from tests.component.cluster.observability.alerts.world import World
 from tests.component.monitoring import RULES, tool
 from tests.unit.cluster.observability.test_queries import (
     EVERYWHERE,
-    LABELS_NOT_YET,
-    NOT_YET,
     labels_in_table,
     metrics_of,
 )
@@ -188,10 +186,10 @@ def test_series_of_the_world_are_in_the_table_of_metrics() -> None:
     unknown = {
         (metric, label)
         for name, labels in World().series()
-        for metric in metrics_of(name) - NOT_YET
+        for metric in metrics_of(name)
         for label in labels.keys() - labels_in_table(metric) - EVERYWHERE
     }
-    assert unknown <= LABELS_NOT_YET
+    assert unknown == set()
 
 
 def test_each_alert_reaches_the_webhook_with_its_runbook_and_is_resolved(site: Site, prometheus: int) -> None:
