@@ -29,6 +29,8 @@ from api.server.protocol import Gatekeeper
 from api.server.receipt_log import ReceiptLog
 from api.server.scheduling import Scheduling
 from api.state.lifecycle import ChatState
+from api.web.live import LiveDocuments
+from api.web.page_files import PageFiles
 from cluster.clients.worker_client import DecodeClient, PrefillClient
 from cluster.config.application import AppConfig
 from cluster.config.tenants.identity import IdentityConfig
@@ -146,7 +148,12 @@ class Ingress:
     async def _admin_port(self, config: AppConfig) -> HttpListener:
         """Raises ValueError for an admin key that is not valid, OSError if its file or the address cannot be used."""
         key = established_admin_key(REPO_ROOT / config.state.data_dir) if config.admin.key_required else None
-        app = build_admin_app(self._services, config.admin, AdminAccess(key))
+        page = PageFiles(needs_key=config.admin.key_required)
+        access = AdminAccess(key, page.paths)
+        documents = LiveDocuments(
+            self._services.cluster, self._services.receipts, own_worker_id(), config.model_name
+        )
+        app = build_admin_app(self._services, config.admin, access, page, documents)
         gatekeeper = Gatekeeper(config.admin.as_listener(config.ingress))
         return await HttpListener.start(app, gatekeeper, own_service(), "admin.port")
 

@@ -28,11 +28,24 @@ from api.routes import (
     stored_completions,
     usage,
 )
-from api.routes.admin import cluster_views, keys, metrics_page, projects, route_receipts, tenants, usage_of_all
+from api.routes.admin import (
+    chat,
+    cluster_views,
+    keys,
+    live,
+    metrics_page,
+    projects,
+    route_receipts,
+    tenants,
+    usage_of_all,
+)
+from api.routes.admin.web_page import page_router
 from api.routes.services import IngressServices
 from api.server.cluster_port import ClusterPort
 from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
+from api.web.live import LiveDocuments
+from api.web.page_files import PageFiles
 from cluster.config.ingress import IngressConfig
 from cluster.config.tenants.admin import MOST_CONNECTIONS, AdminConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
@@ -71,13 +84,17 @@ def build_http_app(
     return _app([health.liveness, *routers], services, config, capacity, access)
 
 
-def build_admin_app(services: IngressServices, config: AdminConfig, access: AccessPort) -> FastAPI:
+def build_admin_app(
+    services: IngressServices, config: AdminConfig, access: AccessPort, page: PageFiles, live_documents: LiveDocuments
+) -> FastAPI:
     """The application of the admin port. `services`: of the public one."""
-    of_operators = (metrics_page, cluster_views, route_receipts, tenants, projects, keys, usage_of_all)
-    routers = [health.liveness, *(routes.router for routes in of_operators)]
+    of_operators = (metrics_page, cluster_views, live, chat, route_receipts, tenants, projects, keys, usage_of_all)
+    routers = [health.liveness, page_router(page), *(routes.router for routes in of_operators)]
     # One request for each connection: the limit of connections refuses before this one would
     capacity = Capacity(MOST_CONNECTIONS)
-    return _app(routers, services, config.as_listener(services.config), capacity, access)
+    app = _app(routers, services, config.as_listener(services.config), capacity, access)
+    app.state.live = live_documents
+    return app
 
 
 def _app(

@@ -1,6 +1,8 @@
 """The route receipts of one ingress replica: all are counted in metrics, and the last ones are kept."""
 
+import time
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 
 import msgspec
@@ -20,22 +22,33 @@ from cluster.metrics.requests import (
     TTFT,
 )
 from kvtransfer import verify
-from router.session.receipt import RouteReceipt
+from router.session.receipt import KeptReceipt, RouteReceipt
 
 
 class ReceiptLog:
     """The sessions' observer (router/session/receipt.py)."""
 
-    def __init__(self, num_kept: int) -> None:
-        self._kept: deque[RouteReceipt] = deque(maxlen=num_kept)
+    def __init__(self, num_kept: int, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: gives Unix time."""
+        self.num_kept = num_kept
+        self._kept: deque[KeptReceipt] = deque(maxlen=num_kept)
+        self._clock = clock
 
     def last(self, number: int, http_request: str | None = None) -> list[RouteReceipt]:
         """At most `number` kept receipts, the newest first: of all requests, or of one HTTP request."""
-        kept = (r for r in reversed(self._kept) if http_request is None or r.http_request == http_request)
-        return list(islice(kept, number))
+        kept = (one.receipt for one in reversed(self._kept))
+        return list(islice((r for r in kept if http_request is None or r.http_request == http_request), number))
+
+    def kept(self) -> list[KeptReceipt]:
+        """All that are kept, the newest first."""
+        return list(reversed(self._kept))
+
+    def of(self, request_id: str) -> KeptReceipt | None:
+        """The newest receipt of a request whose id begins with this one. None if it is not kept."""
+        return next((one for one in reversed(self._kept) if one.receipt.request_id.startswith(request_id)), None)
 
     def closed(self, receipt: RouteReceipt) -> None:
-        self._kept.append(receipt)
+        self._kept.append(KeptReceipt(receipt, self._clock()))
         path = receipt.path or "none"
         REQUESTS.labels(path, receipt.outcome).inc()
         OUTPUT_TOKENS.inc(receipt.num_output_tokens)

@@ -126,6 +126,14 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
         return slo.result(objectives, self.outcome, self.ttft_s, self.tpot_s)
 
 
+class KeptReceipt(msgspec.Struct, frozen=True):
+    """A receipt that an ingress replica keeps."""
+
+    receipt: RouteReceipt
+    closed_at: float
+    """Unix time at which the request was closed."""
+
+
 class RequestObserver(Protocol):
     def closed(self, receipt: RouteReceipt) -> None:
         """Called exactly once per session."""

@@ -21,6 +21,8 @@ from api.state.event_streams.event_log import LogSpace
 from api.state.redis.client import RedisClient
 from api.state.redis.idempotency_keys import IdempotencyKeys
 from api.state.redis.read_cache import ReadCache
+from api.web.live import LiveDocuments
+from api.web.page_files import PageFiles
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.config.tenants.admin import AdminConfig
@@ -34,7 +36,7 @@ from router.session.receipt import Terms
 from tests.component.open_access import OPEN
 from tests.conformance.watch import watched
 
-CARD = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
+CARD: dict[str, Any] = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"
 ADMIN_KEY = f"{ADMIN_PREFIX}{'k' * 40}"
@@ -214,7 +216,10 @@ def an_app(
 
 def an_admin_app(app: FastAPI, key: str | None = ADMIN_KEY) -> FastAPI:
     """That of the admin port, beside the one of the public port."""
-    return build_admin_app(app.state.services, AdminConfig(), AdminAccess(key))
+    services = app.state.services
+    page = PageFiles(needs_key=key is not None)
+    documents = LiveDocuments(services.cluster, services.receipts, "replica-0", CARD["id"])
+    return build_admin_app(services, AdminConfig(), AdminAccess(key, page.paths), page, documents)
 
 
 def frames_of(answer: dict[str, Any] | AsyncGenerator[str | bytes, None]) -> AsyncGenerator[str | bytes, None]:

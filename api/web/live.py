@@ -1,0 +1,73 @@
+"""LiveDocuments: makes the document that the page polls, once for all who poll at about the same time."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from api.server.cluster_port import ClusterPort
+from api.server.receipt_log import ReceiptLog
+from api.web.live_document import FORM, ClusterLines, ClusterState, LiveDocument, cluster_lines
+from api.web.recent_requests import recent_requests
+from cluster.errors import ServingError
+from cluster.rpc.shared_answer import SharedAnswer
+
+EVERY_S = 1.0
+"""Age up to which a document is given again, in seconds. Shorter costs the Scheduler and this replica more, however
+often pages ask; longer shows older figures.
+"""
+CLUSTER_TIMEOUT_S = 2.0
+"""Time that the Scheduler has to answer, in seconds. Then the page is told that it does not, with what was known
+before. Longer leaves the page without any answer while the Scheduler is away; shorter calls a busy Scheduler away.
+"""
+
+
+class LiveDocuments:
+    def __init__(
+        self, cluster: ClusterPort, receipts: ReceiptLog, replica: str, model: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`clock`: gives Unix time."""
+        self._cluster = cluster
+        self._receipts = receipts
+        self._replica = replica
+        self._model = model
+        self._clock = clock
+        self._number = 0
+        self._known: ClusterLines | None = None
+        self._known_at: float | None = None
+        self._shared = SharedAnswer(self._encoded, EVERY_S)
+
+    async def get(self) -> bytes:
+        """The document as JSON."""
+        return await self._shared.get()
+
+    async def _encoded(self) -> bytes:
+        error = await self._look()
+        now = self._clock()
+        self._number += 1
+        document = LiveDocument(
+            form=FORM,
+            number=self._number,
+            replica=self._replica,
+            model=self._model,
+            at=now,
+            every_s=EVERY_S,
+            cluster=ClusterState(
+                age_s=None if self._known_at is None else max(0.0, now - self._known_at), error=error, known=self._known
+            ),
+            requests=recent_requests(self._receipts.kept(), self._receipts.num_kept, now),
+        )
+        return msgspec.json.encode(document)
+
+    async def _look(self) -> str | None:
+        """Ask what the cluster is like now. Returns why that is not known."""
+        try:
+            async with asyncio.timeout(CLUSTER_TIMEOUT_S):
+                view, queue = await asyncio.gather(self._cluster.view(), self._cluster.queue())
+        except ServingError as error:
+            return str(error)
+        except TimeoutError:
+            return f"the Scheduler has not answered within {CLUSTER_TIMEOUT_S:g} s"
+        self._known, self._known_at = cluster_lines(view, queue), self._clock()
+        return None
