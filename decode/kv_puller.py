@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+import msgspec
+
 from cluster.engine.port import PullingEngine
 from cluster.errors import ServingError, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, TokenDelta
@@ -19,6 +21,8 @@ from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.reports import TransferSample
 from cluster.metrics.handoffs import HANDOFF, PULLS
 from cluster.step_stream.buffer import DeltaSink
+from cluster.step_stream.stage_log import StageLog
+from decode.pull_stages import note_pull
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease_terms import Promise, Refusal
 
@@ -89,7 +93,7 @@ class KVPuller:
         """Raises ServingError."""
         deadline = None
         if handoff is not None:
-            deadline = await self._redeem(request, handoff)
+            deadline = await self._redeem(request, handoff, sink.stages)
         if handoff is None or deadline is None:
             await self._engine.start(request, None, sink)
             return
@@ -110,7 +114,7 @@ class KVPuller:
             await pull.cancel()
         await self._engine.stop(request_id)
 
-    async def _redeem(self, request: GenerateRequest, handoff: KVHandoff) -> float | None:
+    async def _redeem(self, request: GenerateRequest, handoff: KVHandoff, stages: StageLog) -> float | None:
         """The time until which the pull counts. None if there must be no pull."""
         asked_at = _now()
         try:
@@ -123,6 +127,7 @@ class KVPuller:
         except asyncio.CancelledError:
             self._lender.give_back(handoff, self._worker)
             raise
+        stages.add("promise", asked_at, _now(), **({} if isinstance(answer, Promise) else {"why": "refused"}))
         if isinstance(answer, Promise):
             PULLS.labels("redeemed").inc()
             HANDOFF.labels("redeem").observe(_now() - asked_at)
@@ -135,9 +140,10 @@ class KVPuller:
 
     def _ended(self, pull: "_Pull", first: TokenDelta) -> None:
         """The first token has come. So the pull has ended or failed, or was not needed, or has been given up."""
-        seconds, sources = self._engine.pull_seconds(pull.request.request_id), first.prompt_sources
+        known, sources = self._engine.pull_of(pull.request.request_id), first.prompt_sources
         if pull.is_given_up or sources is None:
             return
+        seconds = None if known is None else known.seconds
         worker = pull.handoff.worker
         if seconds is None and sources.local < pull.handoff.num_tokens:
             self._lender.give_back(pull.handoff, self._worker)  # an engine does not report blocks that it has not read
@@ -147,6 +153,8 @@ class KVPuller:
             logger.info("request %s was computed here: the pull from %s failed", pull.request.request_id, worker)
         elif seconds is not None and sources.pulled:
             self._samples.append(TransferSample(worker, sources.pulled, seconds))
+        if known is not None:
+            note_pull(pull.stages, known)
 
     async def _watch(self) -> None:
         """Extend the promises of old pulls, and give up those that will not end, until there is no pull."""
@@ -230,6 +238,7 @@ class _Pull:
         self.is_lost = False
         """True if the prefill worker cannot be reached."""
         self._sink = sink
+        self.stages = sink.stages
         self._on_first = on_first
         self._on_end = on_end
         self._started_at = _now()
@@ -248,6 +257,7 @@ class _Pull:
             HANDOFF.labels("first_token").observe(_now() - self._started_at)
             self._on_first(self, delta)
             self.end()
+            delta = msgspec.structs.replace(delta, stages=(delta.stages or ()) + self.stages.take())
         self._sink.put(delta)
 
     def fail(self, error: BaseException) -> None:

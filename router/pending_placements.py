@@ -50,6 +50,8 @@ class PendingPlacements:
         self._loop = asyncio.get_running_loop()
         self._answers: dict[RequestId, asyncio.Future[Placement | Rejection]] = {}
         """The answers that callers wait for."""
+        self._asked_at: dict[RequestId, float] = {}
+        """When they were asked for, in seconds."""
         self._timer: asyncio.Handle | None = None
         self._decides_at = float("inf")
         """When the timer is due. Handles of uvloop have no method for it."""
@@ -150,7 +152,7 @@ class PendingPlacements:
                 asked.answer.set_exception(error)
                 continue
             if answer is not None:
-                asked.answer.set_result(answer)
+                asked.answer.set_result(self._after_wait(asked.request.request_id, answer))
         if self._num_left < MOST_PER_TURN:
             self._is_turn_due = True
             self._loop.call_soon(self._begin_turn)
@@ -165,8 +167,16 @@ class PendingPlacements:
         """The answer that the caller of a request waits for from now on."""
         self._withdraw(request_id)
         future = self._answers[request_id] = self._loop.create_future()
+        self._asked_at[request_id] = self._loop.time()
         future.add_done_callback(lambda _: self._forget(request_id, future))
         return future
+
+    def _after_wait(self, request_id: RequestId, answer: Placement | Rejection) -> Placement | Rejection:
+        """The answer, with the time that its request has waited for it."""
+        asked_at = self._asked_at.pop(request_id, None)
+        if asked_at is None or isinstance(answer, Rejection):
+            return answer
+        return msgspec.structs.replace(answer, queued_s=self._loop.time() - asked_at)
 
     def _send_pauses(self) -> None:
         for ingress, pause, slo_class in self.state.take_pauses():
@@ -174,12 +184,15 @@ class PendingPlacements:
 
     def _withdraw(self, request_id: RequestId) -> None:
         """No caller waits for this answer any more."""
+        self._asked_at.pop(request_id, None)
         if (waiting := self._answers.pop(request_id, None)) is not None:
             waiting.cancel()
 
     def _forget(self, request_id: RequestId, future: asyncio.Future[Placement | Rejection]) -> None:
         if self._answers.get(request_id) is future:
             del self._answers[request_id]
+        if request_id not in self._answers:
+            self._asked_at.pop(request_id, None)
 
     def _look_later(self) -> None:
         """Decide soon, and at the next deadline."""
@@ -205,7 +218,7 @@ class PendingPlacements:
             if isinstance(answer, Exception):
                 waiting.set_exception(answer)
             else:
-                waiting.set_result(answer)
+                waiting.set_result(self._after_wait(request_id, answer))
         self._send_pauses()
         if len(decisions) == MOST_PER_TURN:  # more may be due
             self._decide_at(now)

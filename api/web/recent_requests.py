@@ -10,8 +10,9 @@ import msgspec
 
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Path, SloClass, WorkerId
+from cluster.messages.timeline import Note
 from cluster.slo import Result
-from router.session.receipt import AttemptReceipt, KeptReceipt, RouteReceipt
+from router.session.receipt import KeptReceipt, RouteReceipt
 
 WINDOW_S = 300.0
 """Age up to which receipts count in the figures, in seconds. Longer hides what has just changed; shorter makes
@@ -32,7 +33,7 @@ class StageLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     end_s: float
     place: str = ""
     """`ingress`, `scheduler`, or the id of a worker."""
-    notes: dict[str, int | float | str] = {}
+    notes: dict[str, Note] = {}
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,11 +184,7 @@ def _named(sources: PromptTokenSources | None) -> Sources | None:
 
 
 def _stages(receipt: RouteReceipt) -> list[StageLine]:
-    return [stage for attempt in receipt.attempts for stage in _stages_of(attempt, receipt)][:MOST_STAGES]
-
-
-def _stages_of(attempt: AttemptReceipt, receipt: RouteReceipt) -> list[StageLine]:
     return [
-        StageLine(name="queue", start_s=0.0, end_s=attempt.began_s, place="scheduler"),
-        StageLine(name="decode", start_s=attempt.began_s, end_s=attempt.ended_s, place=attempt.worker),
+        StageLine(name=stage.name, start_s=stage.start_s, end_s=stage.end_s, place=stage.place, notes=stage.notes)
+        for stage in receipt.stages[:MOST_STAGES]
     ]

@@ -137,6 +137,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Engines that were lost with earlier requests of the same digest."""
     handoff: HandoffTerms | None = None
     """None without a handoff."""
+    queued_s: float = 0.0
+    """Seconds that the request has waited at the Scheduler for this answer. 0 if it was answered at once."""
 
     @property
     def generating(self) -> WorkerId:

@@ -10,6 +10,7 @@ from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, Rejection
 from cluster.messages.scheduler_events import HandoffChecked
+from cluster.messages.timeline import Stage
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +18,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     arrived_at: float | None = None
     """Arrival at the ingress, in seconds of the event loop's clock. None means the start of the session."""
+    rendered_at: float | None = None
+    """When the prompt was rendered and tokenized, on the same clock. None if that is not known."""
     slo_class: SloClass = SloClass.STANDARD
     tenant_weight: float = 1.0
     """The tenant's share of the engines' time, beside those of other tenants."""
@@ -76,6 +79,8 @@ class AttemptReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the arrival of the request to the placement."""
     ended_s: float
     """Seconds from the arrival of the request to the end of the attempt."""
+    timeline: tuple[Stage, ...] = ()
+    """The parts of its time, from the wait for its placement on: 64 at most."""
 
 
 class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,10 +119,20 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """The attempts in their order. Empty for a request that was never placed."""
     duration_s: float = 0.0
     """Seconds from the arrival of the request to its close."""
+    timeline: tuple[Stage, ...] = ()
+    """The parts of its time that belong to no attempt: before the first one, and the wait for a placement that was
+    refused.
+    """
 
     @property
     def path(self) -> Path | None:
         return self.placement.path if self.placement else None
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The parts of its time and of its attempts', in the order in which they began."""
+        stages = [*self.timeline, *(stage for attempt in self.attempts for stage in attempt.timeline)]
+        return sorted(stages, key=lambda stage: stage.start_s)
 
     @property
     def result(self) -> slo.Result | None:

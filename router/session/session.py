@@ -38,6 +38,7 @@ from cluster.messages.generation import GenerateRequest, PromptTokenSources, Tok
 from cluster.messages.ids import Outcome, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, WorkerLost
+from cluster.messages.timeline import Stage
 from router.quarantine.quarantine import MAX_ENGINES_LOST
 from router.quarantine.request_digest import digest_of
 from router.session.attempt import PlacementAttempt
@@ -45,6 +46,7 @@ from router.session.deadline import FirstTokenDeadline, now
 from router.session.ports import SessionPorts
 from router.session.receipt import AttemptEnd, RouteReceipt, Terms
 from router.session.tally import AttemptTally
+from router.session.timeline import AttemptTimeline, preparation, unplaced
 from router.session.timing import Timing
 
 logger = logging.getLogger("baton.session")
@@ -100,6 +102,12 @@ class Session:
         """What the first token waits for."""
         self._is_denied = False
         """It was not granted."""
+        self._asked_s = 0.0
+        """Age of the request when the latest placement was asked for."""
+        self._began_s: float | None = None
+        """Age of the request when its first placement was asked for. None before."""
+        self._is_waiting = False
+        """A placement was asked for, and none has come."""
 
     @property
     def placement(self) -> Placement | None:
@@ -232,7 +240,7 @@ class Session:
             timing=self._timing,
             deadline=self._deadline,
             is_start=not self._released,
-            was_paused=self._is_paused,
+            timeline=AttemptTimeline(placement, self._asked_s, self._timing.age_s(now()), is_resumed=self._is_paused),
         )
 
     def _note_failure(self, failure: WorkerFailed) -> None:
@@ -261,6 +269,9 @@ class Session:
         if not self._is_charged:
             self._is_charged = True
             self._ports.scheduler.when_to_pause(self._request.request_id, self.pause)
+            self._began_s = self._timing.age_s(now())
+        self._asked_s = self._tallies[-1].ended_s if self._tallies else self._began_s or 0.0
+        self._is_waiting = True
         answer = await self._deadline.within(self._ports.scheduler.place(self._to_place(failure)))
         if isinstance(answer, Rejection):
             self._rejection = answer
@@ -270,7 +281,7 @@ class Session:
                 raise failure
             kind = TooManyRequests if answer.is_overload else Overloaded
             raise kind(answer.why, answer.retry_after_s)
-        self._placement = answer
+        self._placement, self._is_waiting = answer, False
         self._num_engines_lost = max(self._num_engines_lost, answer.num_engines_lost)
         self._num_attempts += 1
         return answer
@@ -327,7 +338,20 @@ class Session:
             self._ports.scheduler.tell(closed)
         self._ports.observer.closed(receipt)
 
+    def _stages(self, duration_s: float) -> tuple[Stage, ...]:
+        """The parts of the request's time that belong to no attempt."""
+        rendered_at, began_s = self._terms.rendered_at, self._began_s
+        stages = preparation(
+            None if rendered_at is None else self._timing.age_s(rendered_at),
+            duration_s if began_s is None else began_s,
+            len(self._request.prompt_token_ids),
+        )
+        if self._is_waiting:
+            stages.append(unplaced(self._asked_s, duration_s, self._rejection, is_paused=self._is_paused))
+        return tuple(stages)
+
     def _receipt(self, outcome: Outcome) -> RouteReceipt:
+        duration_s = self._timing.age_s(now())
         return RouteReceipt(
             request_id=self._request.request_id,
             outcome=outcome,
@@ -347,5 +371,6 @@ class Session:
             is_owed=self._is_owed,
             engines_lost=self._engines_lost,
             attempts=tuple(tally.receipt(number, outcome) for number, tally in enumerate(self._tallies, 1)),
-            duration_s=self._timing.age_s(now()),
+            duration_s=duration_s,
+            timeline=self._stages(duration_s),
         )

@@ -15,6 +15,7 @@ from decode import kv_puller as puller_module
 from decode.kv_puller import KVPuller
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease_terms import Promise, Refusal
+from kvtransfer.telemetry import Pull
 
 R = RequestId("r")
 REQUEST = GenerateRequest(request_id=R, prompt_token_ids=[5, 6, 7], sampling_params=b"")
@@ -47,6 +48,7 @@ class PullingEngine:
         self.num_stopped = 0
         self.reading_s = 0.0
         self.pulled_in_s: float | None = None
+        self.pull: Pull | None = None
         self.refusal: Exception | None = None
         self.renewal_error: Exception | None = None
 
@@ -71,8 +73,8 @@ class PullingEngine:
             raise self.renewal_error
         return dict.fromkeys(deadlines, self.reading_s)
 
-    def pull_seconds(self, request_id: RequestId) -> float | None:
-        return self.pulled_in_s
+    def pull_of(self, request_id: RequestId) -> Pull | None:
+        return self.pull if self.pulled_in_s is None else Pull(self.pulled_in_s)
 
     def finish(self, sources: PromptTokenSources | None = None) -> None:
         self.sinks.pop(R).put(TokenDelta(0, [9], FinishReason.STOP, prompt_sources=sources))
@@ -127,6 +129,30 @@ class Worker:
         (delta,) = await asyncio.wait_for(self.buffer.next(), 5)
         (token,) = delta.token_ids
         return token
+
+
+async def test_first_token_says_what_the_handoff_took_part_by_part() -> None:
+    worker = Worker()
+    now = asyncio.get_running_loop().time()
+    worker.buffer = TokenBuffer(1, received_at=now)
+    worker.engine.pull = Pull(0.5, now + 1.0, connect_s=0.2, post_s=0.1, transfer_s=0.3, num_bytes=6_000_000)
+    await worker.start()
+    worker.engine.finish(PromptTokenSources(0, 0, 3))
+    (delta,) = await worker.buffer.next()
+    promise, *pull = delta.stages or ()
+    assert (promise.name, promise.start_s < promise.end_s, promise.notes) == ("promise", True, {})
+    assert [stage.name for stage in pull] == ["pull_connect", "pull_post", "pull_transfer", "pull_notice"]
+    begins = [0.3, 0.5, 0.6, 0.9, 1.0]
+    assert [stage.start_s for stage in pull] + [pull[-1].end_s] == pytest.approx(begins)
+    assert pull[2].notes == {"bytes": 6_000_000, "gb_per_s": 0.02}
+
+
+async def test_first_token_says_that_a_promise_was_refused() -> None:
+    worker = Worker()
+    worker.lender.redeemed = Refusal("over")
+    await worker.start()
+    stages = worker.buffer.stages.take()
+    assert [(stage.name, stage.notes) for stage in stages] == [("promise", {"why": "refused"})]
 
 
 async def test_promised_blocks_are_pulled_until_the_promise_ends() -> None:

@@ -7,13 +7,13 @@ from cluster.engine.step_stats import EngineSteps
 from cluster.engine_core.step_samples import MAX_SAMPLES, STATS_KEY
 from cluster.messages.reports import StepSample, WorkerLoad
 from kvtransfer.lease_terms import LeaseEnd, LeaseId, stats_key
-from kvtransfer.telemetry import PULLS_KEY, Transfer
+from kvtransfer.telemetry import PULLS_KEY, Pull, Transfer
 
 NIXL = {
     "bytes_transferred": [100],
     "transfer_duration": [0.1],
     stats_key(LeaseEnd.READ): ["a"],
-    PULLS_KEY: [["r", 0.3]],
+    PULLS_KEY: [["r", [0.3]]],
 }
 
 
@@ -44,7 +44,7 @@ def test_transfers_and_ended_leases_are_found(connector_stats: dict[str, Any]) -
     record(steps, connector_stats)
     assert steps.transfers.since(0) == [Transfer(100, 0.1)]
     assert ended == [("a", LeaseEnd.READ)]
-    assert steps.pulls.pop("r") == 0.3
+    assert steps.pulls.pop("r") == Pull(0.3)
 
 
 def test_samples_of_steps_are_taken_once_and_only_the_latest_are_kept() -> None:

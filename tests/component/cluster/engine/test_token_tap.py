@@ -4,21 +4,24 @@ from functools import partial
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vllm.sampling_params import RequestOutputKind, SamplingParams
-from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine import FinishReason as EngineFinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from cluster.engine.token_tap import ITL_STEPS, RunningRequest, TapHooks, TokenTap
+from cluster.engine_core.prompt_steps import STEPS_HEADER, PromptStep
 from cluster.engine_core.token_pipe import PipedOutput, PipedStep
 from cluster.errors import ConstraintFailed, ErrorMessage, InvalidRequest, Overloaded, WorkerFailed
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta
 from cluster.messages.ids import WorkerId
 from cluster.rpc.connection import ConnectionLost
+from cluster.step_stream.stage_log import StageLog
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff
 
 NUM_TOKENS = 100
@@ -31,6 +34,7 @@ class Sink:
     def __init__(self) -> None:
         self.deltas: list[TokenDelta] = []
         self.error: BaseException | None = None
+        self.stages = StageLog(0.0)
 
     def put(self, delta: TokenDelta) -> None:
         self.deltas.append(delta)
@@ -166,6 +170,23 @@ def test_every_token_reaches_its_sink_and_is_counted_once(is_copy_first: bool) -
     assert tapped.num_generated == 2 * NUM_TOKENS
     assert tapped.finished == [NUM_TOKENS - is_copy_first] * 2, "vLLM's own count misses what comes after its end"
     assert tapped.tap.num_running == 0
+
+
+def test_first_delta_says_what_the_engine_did_until_then_and_the_last_one_how_many_steps_followed() -> None:
+    tapped = Tapped()
+    sink, _ = tapped.add("a")
+    step = PromptStep(2.0, 3.0, 100, 4, 110)
+    first_output = first("a")
+    first_output.trace_headers = {STEPS_HEADER: str(msgspec.json.encode([step]), "ascii")}
+    first_output.events = [EngineCoreEvent(EngineCoreEventType.QUEUED, 0.5)]
+    tapped.step(first_output)
+    for token in range(1, 6):
+        tapped.pipe(piped("a", token, LAST if token == 5 else None))
+    stages = sink.deltas[0].stages or ()
+    assert [(stage.name, stage.start_s) for stage in stages] == [("receive", 0.0), ("prefill", 2.0), ("output", 3.0)]
+    assert stages[1].notes == {"tokens": 100, "batch_requests": 4, "batch_tokens": 110}
+    assert [delta.stages for delta in sink.deltas[1:]] == [None] * 5
+    assert [delta.num_steps for delta in sink.deltas] == [0, 0, 0, 0, 0, 5]
 
 
 @given(num_tokens=st.integers(2, 12), order=st.randoms(use_true_random=False))

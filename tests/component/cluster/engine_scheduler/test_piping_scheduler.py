@@ -6,6 +6,8 @@ import pytest
 from vllm.v1.engine import FinishReason
 from vllm.v1.request import RequestStatus
 
+from cluster.engine_core.prompt_steps import steps_in
+from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_core.token_pipe import PipedOutput, PipedStep
 from cluster.engine_scheduler import piping_scheduler
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
@@ -102,3 +104,20 @@ def test_aborted_requests_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None
         engine.scheduler.finish_requests(f"{number}", RequestStatus.FINISHED_ABORTED)
         engine.step() if engine.scheduler.has_requests() else None
     assert len(engine.scheduler._piped) <= 4 + 2
+
+
+@KINDS
+def test_first_output_says_in_which_steps_its_prompt_was_computed(kind: Any) -> None:
+    engine, _ = an_engine(kind)
+    engine.scheduler.steps = StepSampler()
+    engine.add("short", PROMPT, num_output=ANSWER, **PLAIN)
+    engine.add("long", 2000, num_output=3, **PLAIN)
+    engine.until_done()
+    outputs = [output for answer in engine.answers for output in answer.outputs]
+    told = {output.request_id: steps_in(output.trace_headers) for output in outputs if output.trace_headers}
+    assert [step.num_tokens for step in told["short"]] == [PROMPT]
+    assert [step.num_tokens for step in told["long"]] == [
+        step["long"] for step in engine.steps if step.get("long", 0) > 1
+    ]
+    assert sum(step.num_tokens for step in told["long"]) == 2000
+    assert sum(bool(output.trace_headers) for output in outputs) == 2
