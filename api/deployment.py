@@ -150,9 +150,7 @@ class Ingress:
         key = established_admin_key(REPO_ROOT / config.state.data_dir) if config.admin.key_required else None
         page = PageFiles(needs_key=config.admin.key_required)
         access = AdminAccess(key, page.paths)
-        documents = LiveDocuments(
-            self._services.cluster, self._services.receipts, own_worker_id(), config.model_name
-        )
+        documents = LiveDocuments(self._services.cluster, self._services.receipts, own_worker_id(), config.model_name)
         app = build_admin_app(self._services, config.admin, access, page, documents)
         gatekeeper = Gatekeeper(config.admin.as_listener(config.ingress))
         return await HttpListener.start(app, gatekeeper, own_service(), "admin.port")

@@ -25,7 +25,12 @@ before. Longer leaves the page without any answer while the Scheduler is away; s
 
 class LiveDocuments:
     def __init__(
-        self, cluster: ClusterPort, receipts: ReceiptLog, replica: str, model: str, clock: Callable[[], float] = time.time
+        self,
+        cluster: ClusterPort,
+        receipts: ReceiptLog,
+        replica: str,
+        model: str,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`clock`: gives Unix time."""
         self._cluster = cluster

@@ -1,5 +1,5 @@
-"""The document that the page polls: pools, workers, links and queue as the Scheduler knows them, and the latest requests
-of one ingress replica. Its size is bounded, however large the cluster is. Pure.
+"""The document that the page polls: pools, workers, links and queue as the Scheduler knows them, and the latest
+requests of one ingress replica. Its size is bounded, however large the cluster is. Pure.
 """
 
 from collections.abc import Sequence

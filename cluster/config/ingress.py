@@ -148,7 +148,7 @@ class IngressConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbi
     tokens are compared with the prefill engine's. A higher share finds wrong KV blocks sooner; a lower share delays
     fewer first tokens.
     """
-    keep_receipts: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    keep_receipts: Annotated[int, Meta(ge=0, le=100_000)] = 200
     """Number of route receipts that each replica keeps for GET /baton/receipts, of its latest requests. A route receipt
     has a few kB, and contains no text of the request or its answer. More receipts take more memory.
     """

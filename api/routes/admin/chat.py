@@ -9,8 +9,8 @@ from contextlib import aclosing
 
 from fastapi import APIRouter, Request, Response
 
-from api.edge.edge import full
 from api.edge.capacity import Units
+from api.edge.edge import full
 from api.edge.exchange import EXCHANGE
 from api.edge.request_id import HTTP_REQUEST
 from api.frontend.frontend import Frames

@@ -13,11 +13,11 @@ export const KINDS = {
   other: "Other",
 };
 const KIND_OF = {
-  prepare: "ingress", verify: "ingress",
-  admit: "wait", queue: "wait", pause: "wait", wait: "wait", hold: "wait", promise: "wait", lease: "wait",
+  prepare: "ingress", verify: "ingress", release: "ingress",
+  admit: "wait", queue: "wait", pause: "wait", wait: "wait", hold: "wait",
   placement: "placement",
   prefill: "prefill",
-  send: "move", network: "move", receive: "move", output: "move", pull: "move", redeem: "move",
+  send: "move", network: "move", receive: "move", output: "move", promise: "move",
   decode: "decode", first_decode: "decode", generate: "decode",
 };
 const LEAST_SHARE = 0.002; // Stages shorter than this share of the line are not drawn in it. The table has them.

@@ -355,7 +355,7 @@ async def test_service_that_does_not_exist_is_refused(options: dict[str, Any], p
 
 
 async def test_receipts_are_not_shown_unless_they_are_kept() -> None:
-    response = await asked_by_operator("GET", "/baton/receipts")
+    response = await asked_by_operator("GET", "/baton/receipts", keep_receipts=0)
     assert (response.status_code, error_of(response)["code"]) == (404, "unknown_url")
 
 
