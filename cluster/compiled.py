@@ -36,6 +36,7 @@ MODULES = (
     "router.load.charge",
     "router.load.charges",
     "router.trust.handoff_trust",
+    "router.load.drains",
     "router.load.live_workers",
     "router.load.report_exchange",
     "router.load.request_audit",

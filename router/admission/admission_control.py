@@ -353,7 +353,7 @@ def _is_outage(waiting: Waiting, by_pool: WorkersByPool, now: float) -> bool:
         return True
     if not waiting.request.lost:
         return False
-    workers = [*by_pool.prefills, *by_pool.decodes]
+    workers = [*by_pool.prefills, *by_pool.decodes, *by_pool.draining_prefills, *by_pool.draining_decodes]
     if not waiting.request.excluded.issuperset([worker.worker for worker in workers]):
         return False
     if now - waiting.asked_at <= REPORT_TIMEOUT_S:
