@@ -28,7 +28,7 @@ from api.routes import (
     stored_completions,
     usage,
 )
-from api.routes.admin import cluster_views, keys, metrics_page, projects, route_receipts, tenants, usage_of_all
+from api.routes.admin import cluster_views, keys, metrics_page, projects, route_receipts, tenants, usage_of_all, workers
 from api.routes.services import IngressServices
 from api.server.cluster_port import ClusterPort
 from api.server.receipt_log import ReceiptLog
@@ -36,6 +36,7 @@ from api.state.lifecycle import ChatState
 from cluster.config.ingress import IngressConfig
 from cluster.config.tenants.admin import MOST_CONNECTIONS, AdminConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
+from cluster.messages.operations import ServiceSettings
 
 
 def build_http_app(
@@ -71,13 +72,20 @@ def build_http_app(
     return _app([health.liveness, *routers], services, config, capacity, access)
 
 
-def build_admin_app(services: IngressServices, config: AdminConfig, access: AccessPort) -> FastAPI:
-    """The application of the admin port. `services`: of the public one."""
-    of_operators = (metrics_page, cluster_views, route_receipts, tenants, projects, keys, usage_of_all)
+def build_admin_app(
+    services: IngressServices,
+    config: AdminConfig,
+    access: AccessPort,
+    settings: ServiceSettings | None = None,
+) -> FastAPI:
+    """The application of the admin port. `services`: of the public one. `settings`: what operators are told."""
+    of_operators = (metrics_page, cluster_views, route_receipts, workers, tenants, projects, keys, usage_of_all)
     routers = [health.liveness, *(routes.router for routes in of_operators)]
     # One request for each connection: the limit of connections refuses before this one would
     capacity = Capacity(MOST_CONNECTIONS)
-    return _app(routers, services, config.as_listener(services.config), capacity, access)
+    app = _app(routers, services, config.as_listener(services.config), capacity, access)
+    app.state.settings = settings or ServiceSettings()
+    return app
 
 
 def _app(

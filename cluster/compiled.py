@@ -83,6 +83,7 @@ MODULES = (
     "router.admission.retry_after",
     "router.prediction.recursive_least_squares",
     "router.state",
+    "router.status.status_reader",
     "router.prediction.long_steps",
     "router.prediction.step_chunk",
     "router.prediction.step_room",
@@ -91,6 +92,7 @@ MODULES = (
     "router.prediction.worker_model",
     "router.placement.option",
     "router.placement.placer",
+    "router.placement.recent_paths",
     "router.placement.work",
     "router.prefixes.worker_bits",
 )
@@ -104,6 +106,7 @@ INTERPRETED = (
     "cluster.messages.ids",
     "cluster.messages.kv_events",
     "cluster.messages.kv_format",
+    "cluster.messages.operations",
     "cluster.messages.placement",
     "cluster.messages.reports",
     "cluster.messages.scaling",

@@ -1,8 +1,8 @@
-"""Drains: the workers that an operator drains (`baton drain`).
+"""Drains: the workers that an operator drains (`baton drain`), and those that the autoscaler is about to stop.
 
 A draining worker gets a request only if no other worker can take it, in either pool. Its running requests finish, and
 its leases are redeemed or expire. A drain ends when an operator undoes it, or when the worker is gone: its id never
-comes back.
+comes back. A retiring worker gets a request only if no other worker of its pool can take it.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,13 +19,15 @@ does not hear of for a while.
 
 @final
 class Drains:
-    __slots__ = ("_in_order", "workers")
+    __slots__ = ("_in_order", "_retiring", "_retiring_until", "workers")
 
     def __init__(self) -> None:
         self.workers: frozenset[WorkerId] = frozenset()
         """The workers that drain. Some of them may be gone, or may not have reported yet."""
         self._in_order: list[WorkerId] = []
         """The same, the one that was drained last comes last."""
+        self._retiring: frozenset[WorkerId] = frozenset()
+        self._retiring_until = float("-inf")
 
     def with_change(
         self, worker: WorkerId, known: Collection[WorkerId], *, drains: bool, most: int = MAX_DRAINS
@@ -45,3 +47,14 @@ class Drains:
         """These workers drain, and no others."""
         self._in_order = list(workers)
         self.workers = frozenset(self._in_order)
+
+    def retire(self, workers: frozenset[WorkerId], until: float) -> bool:
+        """These workers will be stopped soon, and no others. Returns whether they are others than before."""
+        self._retiring_until = until
+        is_new = workers != self._retiring
+        self._retiring = workers
+        return is_new
+
+    def retiring(self, now: float) -> frozenset[WorkerId]:
+        """The workers that will be stopped soon."""
+        return self._retiring if now < self._retiring_until else frozenset()

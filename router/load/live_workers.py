@@ -126,11 +126,8 @@ class LiveWorkers:
         self._sorted = _not_sorted()
         self._silent = SilentWorkers()
         """How long the same workers have been silent."""
-        self._retiring: frozenset[WorkerId] = frozenset()
-        """Workers that will be stopped soon, and get no requests until `_retiring_until`."""
-        self._retiring_until = float("-inf")
         self.drains = Drains()
-        """The workers that an operator drains."""
+        """The workers that an operator drains, and those that will be stopped soon."""
         self._num_of_kind: dict[str, int] | None = None
         """Workers of each kind. None if the workers have changed."""
         self.links = LinkPlan(lambda worker: not self.by_id[worker].charges, self.models.transfers)
@@ -219,9 +216,8 @@ class LiveWorkers:
             if drains := self.drains.workers:
                 draining = [worker for worker in live if worker.worker in drains]
                 live = [worker for worker in live if worker.worker not in drains]
-            retiring = []
-            if self._retiring and now < self._retiring_until:
-                retiring = [worker for worker in live if worker.worker in self._retiring]
+            named = self.drains.retiring(now)
+            retiring = [worker for worker in live if worker.worker in named] if named else []
             fresh = [worker for worker in live if worker not in retiring and not worker.is_stale(now)]
             stale = [worker for worker in live if worker not in retiring and worker.is_stale(now)]
             self._sorted = WorkersByPool(fresh, stale, retiring, draining, now, self.num_placed + room)
@@ -238,10 +234,7 @@ class LiveWorkers:
 
     def retire(self, workers: Iterable[WorkerId], now: float) -> None:
         """These workers will be stopped soon: no others will. They get the requests that no other worker takes."""
-        retiring = frozenset(workers)
-        self._retiring_until = now + RETIRING_S
-        if retiring != self._retiring:
-            self._retiring = retiring
+        if self.drains.retire(frozenset(workers), now + RETIRING_S):
             self._changed()
 
     def prompt_use(self, now: float) -> float:

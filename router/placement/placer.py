@@ -16,6 +16,7 @@ from router.placement.commit import commit
 from router.placement.goodput import STALE_SHARE
 from router.placement.kv_price import kv_price
 from router.placement.placement_input import USUAL, Later, Others, PlacementInput
+from router.placement.recent_paths import RecentPaths
 from router.placement.time_price import time_price
 from router.prediction.decaying import moving_median
 from router.prediction.output_lengths import OutputLengths
@@ -48,6 +49,8 @@ class Placer:
         self._slo = slo
         self._policy = policy
         self._workers = workers
+        self.paths = RecentPaths()
+        """Why recent requests were handed over or not, for operators."""
         self._charges = charges
         self._lengths = OutputLengths()
         self._priced: WorkersByPool | None = None
@@ -156,9 +159,7 @@ class Placer:
         by_pool, barred = workers.by_pool(now), workers.trust.pairs.barred(placement_input.request.can_verify, now)
         num_placed = workers.num_placed
         usable = Usable(placement_input, by_pool, unreachable, num_placed, leaves_a_place=leaves_a_place)
-        return candidates_of(
-            placement_input, usable, by_pool, barred, num_placed, are_few=are_few, may_drain=may_drain
-        )
+        return candidates_of(placement_input, usable, by_pool, barred, num_placed, are_few=are_few, may_drain=may_drain)
 
     def _others(self, request: PlacementRequest, own_slo: Slo, arrivals: Arrivals, now: float) -> Others:
         later = list[Later]()
