@@ -75,7 +75,8 @@ def _exchange(
     try:
         port = _admin_port(arguments)
     except (OSError, ValueError, LookupError, yaml.YAMLError) as error:
-        return _none(f"{error}", is_quiet=is_quiet)
+        _complain(f"{error}", is_quiet=is_quiet)
+        return None
     url = f"{port.url}{path}"
     try:
         request = urllib.request.Request(url)
@@ -94,10 +95,11 @@ def _exchange(
         wrong = f"no service answers at {port.url} ({cause}); `baton serve` starts one"
     except ValueError as error:  # the URL is invalid, or the answer is not Baton's
         wrong = f"{url} is not a Baton service: {error}"
-    return _none(wrong, is_quiet=is_quiet)
+    _complain(wrong, is_quiet=is_quiet)
+    return None
 
 
-def _none(wrong: str, *, is_quiet: bool) -> None:
+def _complain(wrong: str, *, is_quiet: bool) -> None:
     if not is_quiet:
         print(f"baton: {wrong}", file=sys.stderr)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from cluster.diagnosis.answer import Answer, RunningFacts, Weight, in_cell
-from cluster.messages.ids import Pool
+from cluster.messages.ids import Pool, WorkerId
 from cluster.messages.operations import LinkDoubt, SchedulerStatus, UnprovedLink, WorkerCondition, WorkerStatus
 
 NAMED = 3
@@ -39,7 +39,7 @@ def _unproved(
     doubt: LinkDoubt,
     error: str | None,
     links: list[UnprovedLink],
-    workers: dict[str, WorkerStatus],
+    workers: dict[WorkerId, WorkerStatus],
 ) -> Answer:
     linked = _num_linked(scheduler)
     evidence = [f"{len(links)} of {scheduler.num_unproved} links that are not proved; {linked} are proved"]

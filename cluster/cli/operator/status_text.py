@@ -99,7 +99,8 @@ def _workers(facts: RunningFacts) -> list[str]:
     rows = [_row(worker, num_other[worker.pool], has_cells=has_cells) for worker in workers[:MOST_WORKERS]]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = [
-        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in (header, *rows)
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (header, *rows)
     ]
     if len(workers) > MOST_WORKERS:
         lines.append(f"and {len(workers) - MOST_WORKERS} more, all as these (--json shows them)")

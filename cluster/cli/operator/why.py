@@ -23,8 +23,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "why",
         help="explain a running service: idle pools, unproved links, refused requests, cold tiers",
         description="Explains why a pool is idle, why requests are not handed over, which links are not proved, which "
-        "tier never hits, why requests are refused, and why a worker or a cell gets nothing. Each answer has what was "
-        "found, with numbers, and what to do. Faults come first. Ends with 0, or with 2 if the service does not answer.",
+        "tier never hits, why requests are refused, and why a worker or a cell gets nothing. Each answer has what "
+        "was found, with numbers, and what to do. Faults come first. Ends with 0, or with 2 if the service does not "
+        "answer.",
     )
     add_service_options(parser)
     add_during_option(parser)
