@@ -35,10 +35,11 @@ from cluster.clients.worker_client import DecodeClient, PrefillClient
 from cluster.config.application import AppConfig
 from cluster.config.tenants.identity import IdentityConfig
 from cluster.messages.generation import GenerateRequest
-from cluster.messages.ids import CellName
+from cluster.messages.ids import CellName, Pool
+from cluster.messages.operations import ServiceSettings, TierSettings
 from cluster.metrics.page import Scrape, scrape
 from cluster.observability.logging import set_up_logging
-from cluster.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT, own_version
 from cluster.serve_context import claim_state, join_cluster, own_service, own_worker_id
 from router.session.ports import SessionPorts
 from router.session.receipt import RequestObserver, Terms
@@ -151,7 +152,7 @@ class Ingress:
         page = PageFiles(needs_key=config.admin.key_required)
         access = AdminAccess(key, page.paths)
         documents = LiveDocuments(self._services.cluster, self._services.receipts, own_worker_id(), config.model_name)
-        app = build_admin_app(self._services, config.admin, access, page, documents)
+        app = build_admin_app(self._services, config.admin, access, page, documents, settings_of(config))
         gatekeeper = Gatekeeper(config.admin.as_listener(config.ingress))
         return await HttpListener.start(app, gatekeeper, own_service(), "admin.port")
 
@@ -163,3 +164,19 @@ class Ingress:
             first_token_timeout_s=self._config.first_token_timeout_s,
             verifies=random.random() < self._config.verified_share,
         )
+
+
+def settings_of(config: AppConfig) -> ServiceSettings:
+    """What operators are told of the config."""
+    pools = {Pool.PREFILL: config.prefill, Pool.DECODE: config.decode}
+    return ServiceSettings(
+        version=own_version(),
+        model=config.model_name,
+        replicas={name: pool.replicas for name, pool in pools.items()},
+        is_scaled=config.scaling is not None,
+        tiers={
+            name: TierSettings(dram_gib=pool.tiers.dram_gib, disk_gib=pool.tiers.disk.gib if pool.tiers.disk else None)
+            for name, pool in pools.items()
+        },
+        keeps_receipts=config.ingress.keep_receipts,
+    )

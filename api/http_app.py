@@ -38,6 +38,7 @@ from api.routes.admin import (
     route_receipts,
     tenants,
     usage_of_all,
+    workers,
 )
 from api.routes.admin.web_page import page_router
 from api.routes.services import IngressServices
@@ -49,6 +50,7 @@ from api.web.page_files import PageFiles
 from cluster.config.ingress import IngressConfig
 from cluster.config.tenants.admin import MOST_CONNECTIONS, AdminConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
+from cluster.messages.operations import ServiceSettings
 
 
 def build_http_app(
@@ -85,15 +87,32 @@ def build_http_app(
 
 
 def build_admin_app(
-    services: IngressServices, config: AdminConfig, access: AccessPort, page: PageFiles, live_documents: LiveDocuments
+    services: IngressServices,
+    config: AdminConfig,
+    access: AccessPort,
+    page: PageFiles,
+    live_documents: LiveDocuments,
+    settings: ServiceSettings | None = None,
 ) -> FastAPI:
-    """The application of the admin port. `services`: of the public one."""
-    of_operators = (metrics_page, cluster_views, live, chat, route_receipts, tenants, projects, keys, usage_of_all)
+    """The application of the admin port. `services`: of the public one. `settings`: what operators are told."""
+    of_operators = (
+        metrics_page,
+        cluster_views,
+        live,
+        chat,
+        route_receipts,
+        workers,
+        tenants,
+        projects,
+        keys,
+        usage_of_all,
+    )
     routers = [health.liveness, page_router(page), *(routes.router for routes in of_operators)]
     # One request for each connection: the limit of connections refuses before this one would
     capacity = Capacity(MOST_CONNECTIONS)
     app = _app(routers, services, config.as_listener(services.config), capacity, access)
     app.state.live = live_documents
+    app.state.settings = settings or ServiceSettings()
     return app
 
 

@@ -21,6 +21,10 @@ CLUSTER_TIMEOUT_S = 2.0
 """Time that the Scheduler has to answer, in seconds. Then the page is told that it does not, with what was known
 before. Longer leaves the page without any answer while the Scheduler is away; shorter calls a busy Scheduler away.
 """
+MOST_WITH_SPEEDS = 64
+"""Workers of a cluster whose links are shown with their speeds. The Scheduler tells the speeds of all links at once: more
+costs it milliseconds each time; fewer leaves the speeds to `baton probe`.
+"""
 
 
 class LiveDocuments:
@@ -69,10 +73,14 @@ class LiveDocuments:
         """Ask what the cluster is like now. Returns why that is not known."""
         try:
             async with asyncio.timeout(CLUSTER_TIMEOUT_S):
-                view, queue = await asyncio.gather(self._cluster.view(), self._cluster.queue())
+                statuses, queue, readiness = await asyncio.gather(
+                    self._cluster.statuses(), self._cluster.queue(), self._cluster.readiness()
+                )
+                is_small = sum(len(status.workers) for status in statuses) <= MOST_WITH_SPEEDS
+                view = await self._cluster.view() if is_small else None
         except ServingError as error:
             return str(error)
         except TimeoutError:
             return f"the Scheduler has not answered within {CLUSTER_TIMEOUT_S:g} s"
-        self._known, self._known_at = cluster_lines(view, queue), self._clock()
+        self._known, self._known_at = cluster_lines(statuses, queue, readiness, view), self._clock()
         return None

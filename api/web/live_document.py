@@ -5,39 +5,20 @@ requests of one ingress replica. Its size is bounded, however large the cluster 
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import UNSET
 
 from api.web.recent_requests import RecentRequests
 from cluster.messages.ids import CellName, Pool, WorkerId
-from cluster.messages.views import ClusterView, QueuedRequest, WorkerView
+from cluster.messages.operations import SchedulerStatus, WorkerCondition, WorkerStatus
+from cluster.messages.views import CellState, ClusterView, QueuedRequest, Readiness
 
 MOST_WORKERS = 1024
 """Workers that have a line, those with the most to do first in each pool. More makes answers of large clusters longer;
 fewer hides idle workers.
 """
 MOST_LINKS = 40
-"""Links that have a line, the slowest first. Their number is exact. More makes answers longer; fewer hides slow links.
+"""Links that have a line: those that hand nothing over first, then the slowest. Their numbers are exact. More makes
+answers longer; fewer hides slow links.
 """
-
-
-class WorkerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    worker: WorkerId
-    pool: Pool
-    host: str
-    condition: str = "ready"
-    num_placed: int = 0
-    """Open requests that placement has charged to the worker."""
-    max_requests: int = 0
-    num_running: int | None = None
-    """Requests in the engine's batch. None if it is not known."""
-    num_waiting: int | None = None
-    kv_usage: float | None = None
-    """Share of the KV blocks in use, in [0, 1]. None if it is not known."""
-    report_age_s: float | None = None
-    num_links: int = 0
-    num_holds: int = 0
-    """Ingress replicas that get no placement on the worker now."""
-    cell: CellName | None = None
 
 
 class PoolLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,26 +27,32 @@ class PoolLine(msgspec.Struct, frozen=True, kw_only=True):
     num_not_ready: int
     num_placed: int
     max_requests: int
-    mean_kv_usage: float | None
-    most_kv_usage: float | None
+    mean_kv_usage: float
+    most_kv_usage: float
 
 
 class LinkLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prefill: WorkerId
     decode: WorkerId
+    doubt: str = ""
+    """Why the link hands nothing over, or is watched. Empty for one that is proved."""
     latency_s: float | None = None
-    """None if the speed of the link is not measured yet."""
+    """None if the speed of the link is not known."""
     bytes_per_s: float | None = None
 
 
 class ClusterLines(msgspec.Struct, frozen=True, kw_only=True):
     num_open: int
     num_waiting: int
+    oldest_wait_s: float
     pools: list[PoolLine]
-    workers: list[WorkerLine]
+    workers: list[WorkerStatus]
     num_workers: int
     links: list[LinkLine]
     num_links: int
+    """Proved links."""
+    num_unproved: int
+    num_distrusted: int
     queue: list[QueuedRequest]
     cells_away: list[CellName]
 
@@ -100,63 +87,69 @@ FORM = 1
 """Raised by a change after which an older page would show something wrong."""
 
 
-def cluster_lines(view: ClusterView, queue: Sequence[QueuedRequest]) -> ClusterLines:
-    links_of: dict[WorkerId, int] = {}
-    links = list[LinkLine]()
-    for decode in view.workers:
-        for prefill, speed in decode.links.items():
-            links_of[prefill] = links_of.get(prefill, 0) + 1
-            if speed is None:
-                links.append(LinkLine(prefill=prefill, decode=decode.worker))
-            else:
-                links.append(
-                    LinkLine(
-                        prefill=prefill,
-                        decode=decode.worker,
-                        latency_s=speed.latency_s,
-                        bytes_per_s=speed.bytes_per_s,
-                    )
-                )
-    lines = [_worker_line(worker, links_of.get(worker.worker, 0) + len(worker.links)) for worker in view.workers]
-    links.sort(key=lambda link: link.bytes_per_s or 0.0)
+def cluster_lines(
+    statuses: Sequence[SchedulerStatus],
+    queue: Sequence[QueuedRequest],
+    readiness: Readiness,
+    view: ClusterView | None = None,
+) -> ClusterLines:
+    """`statuses`: of the Schedulers that answer. `view`: with the speed of each link; None for a large cluster."""
+    workers = [worker for status in statuses for worker in status.workers]
     return ClusterLines(
-        num_open=view.num_open,
-        num_waiting=view.num_waiting,
-        pools=[_pool_line(pool, [line for line in lines if line.pool is pool]) for pool in Pool],
-        workers=sorted(lines, key=_busyness)[:MOST_WORKERS],
-        num_workers=len(lines),
-        links=links[:MOST_LINKS],
-        num_links=view.num_links,
+        num_open=sum(status.num_open for status in statuses),
+        num_waiting=sum(sum(status.waiting.values()) for status in statuses),
+        oldest_wait_s=max((status.oldest_wait_s for status in statuses), default=0.0),
+        pools=[_pool_line(pool, [worker for worker in workers if worker.pool is pool]) for pool in Pool],
+        workers=sorted(workers, key=_busyness)[:MOST_WORKERS],
+        num_workers=len(workers),
+        links=[*_doubtful(statuses), *_proved(view)][:MOST_LINKS],
+        num_links=sum(worker.num_links for worker in workers if worker.pool is Pool.DECODE),
+        num_unproved=sum(status.num_unproved for status in statuses),
+        num_distrusted=sum(len(status.distrusted) for status in statuses),
         queue=list(queue),
-        cells_away=[] if view.cells_away is UNSET else view.cells_away,
+        cells_away=[cell for cell, state in (readiness.cells or {}).items() if state is CellState.AWAY],
     )
 
 
-def _worker_line(worker: WorkerView, num_links: int) -> WorkerLine:
-    return WorkerLine(
-        worker=worker.worker,
-        pool=worker.pool,
-        host=worker.host,
-        num_placed=worker.num_placed,
-        max_requests=worker.max_requests,
-        num_links=num_links,
-        cell=None if worker.cell is UNSET else worker.cell,
-    )
-
-
-def _pool_line(pool: Pool, lines: Sequence[WorkerLine]) -> PoolLine:
-    usages = [line.kv_usage for line in lines if line.kv_usage is not None]
+def _pool_line(pool: Pool, workers: Sequence[WorkerStatus]) -> PoolLine:
+    usages = [worker.kv_usage for worker in workers]
     return PoolLine(
         pool=pool,
-        num_workers=len(lines),
-        num_not_ready=sum(line.condition != "ready" for line in lines),
-        num_placed=sum(line.num_placed for line in lines),
-        max_requests=sum(line.max_requests for line in lines),
-        mean_kv_usage=sum(usages) / len(usages) if usages else None,
-        most_kv_usage=max(usages, default=None),
+        num_workers=len(workers),
+        num_not_ready=sum(worker.condition is not WorkerCondition.READY for worker in workers),
+        num_placed=sum(worker.num_placed for worker in workers),
+        max_requests=sum(worker.max_requests for worker in workers),
+        mean_kv_usage=sum(usages) / len(usages) if usages else 0.0,
+        most_kv_usage=max(usages, default=0.0),
     )
 
 
-def _busyness(line: WorkerLine) -> tuple[bool, float, int, str]:
+def _busyness(worker: WorkerStatus) -> tuple[bool, float, int, str]:
     """Workers that get no requests first, then the busy ones."""
-    return (line.condition == "ready", -(line.kv_usage or 0.0), -line.num_placed, line.worker)
+    return (worker.condition is WorkerCondition.READY, -worker.kv_usage, -worker.num_placed, worker.worker)
+
+
+def _doubtful(statuses: Sequence[SchedulerStatus]) -> list[LinkLine]:
+    lines = list[LinkLine]()
+    for status in statuses:
+        for pair in status.distrusted:
+            doubt = "handed over wrongly" + (", barred for now" if pair.barred_s > 0 else ", is verified")
+            lines.append(LinkLine(prefill=pair.prefill, decode=pair.decode, doubt=doubt))
+        for link in status.unproved:
+            lines.append(LinkLine(prefill=link.prefill, decode=link.decode, doubt=link.doubt))
+    return lines
+
+
+def _proved(view: ClusterView | None) -> list[LinkLine]:
+    """The slowest first."""
+    lines = [
+        LinkLine(
+            prefill=prefill,
+            decode=worker.worker,
+            latency_s=speed.latency_s if speed else None,
+            bytes_per_s=speed.bytes_per_s if speed else None,
+        )
+        for worker in (view.workers if view else ())
+        for prefill, speed in worker.links.items()
+    ]
+    return sorted(lines, key=lambda line: line.bytes_per_s or 0.0)

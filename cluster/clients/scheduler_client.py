@@ -11,6 +11,7 @@ from cluster.clients.report_deltas import ReportDeltas
 from cluster.errors import WorkerUnreachable
 from cluster.messages.ids import Address, WorkerId
 from cluster.messages.kv_events import KvEvents
+from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import ReportReply, WorkerReport
 from cluster.messages.scaling import LoadReading, ScalingAsk
@@ -20,6 +21,7 @@ from cluster.rpc.connection import Connection, ConnectionLost, Service
 from cluster.rpc.frames import Method
 from cluster.rpc.listener import connect
 from cluster.rpc.protocol import (
+    DRAIN,
     KV_EVENTS,
     LEAVING,
     LOAD,
@@ -29,6 +31,7 @@ from cluster.rpc.protocol import (
     REPLACED,
     REPORT,
     ROSTER,
+    STATUS,
     VIEW,
 )
 from cluster.scheduler_registry import SchedulerRecord
@@ -121,6 +124,14 @@ class SchedulerClient:
 
     async def queue(self) -> list[QueuedRequest]:
         return await self._ask(QUEUE, None)
+
+    async def status(self) -> SchedulerStatus:
+        """Raises WorkerUnreachable."""
+        return await self._ask(STATUS, None)
+
+    async def drain(self, ask: DrainAsk) -> DrainAnswer:
+        """Raises WorkerUnreachable, and what `DrainKeeper.change` raises (router/drain_keeper.py)."""
+        return await self._ask(DRAIN, ask)
 
     async def load(self, ask: ScalingAsk) -> LoadReading:
         """Raises WorkerUnreachable."""

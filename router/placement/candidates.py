@@ -119,13 +119,17 @@ def candidates_of(
     num_placed: int,
     *,
     are_few: bool,
+    may_drain: bool = False,
 ) -> Candidates:
     """Workers that have room and that the request has not failed on. `num_placed`: placements so far. `are_few`: of
-    large pools, only some of the workers.
+    large pools, only some of the workers. `may_drain`: also the workers that an operator drains.
     """
     request = placement_input.request
     all_prefills = usable.first(workers.prefills, workers.stale_prefills)
     all_decodes = usable.first(workers.decodes, workers.stale_decodes)
+    if may_drain:
+        all_prefills = [*all_prefills, *usable.first(workers.draining_prefills, [])]
+        all_decodes = [*all_decodes, *usable.first(workers.draining_decodes, [])]
     prefills = _in_rotation(all_prefills, placement_input, num_placed, are_few=are_few)
     decodes = _in_rotation(all_decodes, placement_input, num_placed, are_few=are_few)
     return Candidates(

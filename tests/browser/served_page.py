@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,14 +16,16 @@ from api.server.receipt_log import ReceiptLog
 from cluster.config.ingress import IngressConfig
 from cluster.errors import WorkerUnreachable
 from cluster.messages.generation import PromptTokenSources
-from cluster.messages.ids import Outcome, Path, Pool, SloClass, WorkerId
+from cluster.messages.ids import Outcome, Path, SloClass, WorkerId
+from cluster.messages.operations import SchedulerStatus, WorkerCondition
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
 from cluster.messages.timeline import Stage
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.views import QueuedRequest
 from cluster.rpc.shared_answer import SharedAnswer
 from router.session.receipt import RouteReceipt
-from tests.component.app_with_fakes import FakeCluster, FakeFrontend, a_worker, an_admin_app, an_app
+from tests.component.app_with_fakes import FakeCluster, FakeFrontend, an_admin_app, an_app
 from tests.unit.factories import a_receipt
+from tests.unit.statuses import a_scheduler_status, a_worker_status
 
 OFTEN_S = 0.05
 """Age up to which a document is given again in these tests."""
@@ -69,20 +72,32 @@ class ShownCluster(FakeCluster):
         super().__init__()
         self.is_away = False
         self.waiting: list[QueuedRequest] = []
+        self.workers = [
+            a_worker_status("p0", num_placed=1, num_open=1, num_running=1, num_leases=2, kv_usage=0.25),
+            a_worker_status("d0", num_placed=3, num_open=3, num_running=2, num_waiting=1, kv_usage=0.5),
+        ]
 
-    async def view(self) -> ClusterView:
+    async def statuses(self) -> list[SchedulerStatus]:
         if self.is_away:
             raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler")
-        return msgspec.structs.replace(self._view, num_waiting=len(self.waiting))
+        waiting = Counter(request.slo_class for request in self.waiting)
+        return [a_scheduler_status(*self.workers, waiting=dict(waiting))]
 
     async def queue(self) -> list[QueuedRequest]:
         return self.waiting
 
     def grow(self, number: int) -> None:
-        """So many workers, the half of them in each pool."""
-        prefills = [a_worker(f"baton-prefill-{n:04}", Pool.PREFILL) for n in range(number // 2)]
-        decodes = [a_worker(f"baton-decode-{n:04}", Pool.DECODE, "baton-prefill-0000") for n in range(number // 2)]
-        self._view = ClusterView(workers=[*prefills, *decodes])
+        """So many workers, the half of them in each pool. The first ones get no requests."""
+        self.workers = [
+            a_worker_status(
+                f"{name}-{n:04}",
+                kv_usage=n / number,
+                num_open=n,
+                condition=WorkerCondition.READY if n else WorkerCondition.DRAINING,
+            )
+            for name in ("prefill", "decode")
+            for n in range(number // 2)
+        ]
 
 
 class ServedPage:

@@ -28,6 +28,7 @@ from cluster.config.ingress import IngressConfig
 from cluster.config.tenants.admin import AdminConfig
 from cluster.errors import ServingError, StateUnavailable
 from cluster.messages.ids import CellName, Path, Pool, RequestId, SloClass, WorkerId
+from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus, StoreStatus
 from cluster.messages.placement import Placement
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 from cluster.messages.views import CellState, CellsView, CellView, ClusterView, QueuedRequest, Readiness, WorkerView
@@ -35,6 +36,7 @@ from cluster.metrics.page import Family, MetricSample, Scrape, render
 from router.session.receipt import Terms
 from tests.component.open_access import OPEN
 from tests.conformance.watch import watched
+from tests.unit.statuses import a_scheduler_status, a_worker_status
 
 CARD: dict[str, Any] = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
 CHAT = "/v1/chat/completions"
@@ -111,6 +113,7 @@ class FakeCluster:
             workers=[a_worker("p0", Pool.PREFILL), a_worker("d0", Pool.DECODE, *(["p0"] if connected else []))],
         )
         self._mismatch = mismatch
+        self.drain_asks: list[DrainAsk] = []
         self.scrapes = [a_scrape("ingress", 1.0), a_scrape("prefill", 2.0)]
 
     async def cells(self) -> CellsView:
@@ -136,6 +139,16 @@ class FakeCluster:
                 gives_up_s=20.0,
             )
         ]
+
+    async def statuses(self) -> list[SchedulerStatus]:
+        await self.view()
+        return [a_scheduler_status(a_worker_status("p0"), a_worker_status("d0"))]
+
+    async def drain(self, ask: DrainAsk) -> DrainAnswer:
+        self.drain_asks.append(ask)
+        if self._error is not None:
+            raise self._error
+        return DrainAnswer(was_draining=[one.drains for one in self.drain_asks[:-1]][-1:] == [True])
 
     async def metrics_page(self) -> bytes:
         return render(self.scrapes)
@@ -177,6 +190,9 @@ class StateAway:
     @property
     def stores(self) -> None:
         raise StateUnavailable("the stored conversations cannot be reached yet", 2.0)
+
+    def store_statuses(self) -> list[StoreStatus]:
+        return [StoreStatus(name="PostgreSQL", is_there=False, is_embedded=True)]
 
     def accounts(self) -> None:
         raise StateUnavailable("the accounts cannot be reached yet", 2.0)

@@ -81,16 +81,17 @@ export class ClusterView {
     const last = Math.max(0, Math.ceil(found.length / ROWS) - 1);
     this.#page = Math.min(last, Math.max(0, this.#page));
     const shown = found.slice(this.#page * ROWS, (this.#page + 1) * ROWS);
-    fill(byId("workers"), ["Worker", "Pool", "State", "Requests", "In its batch", "KV used", "Reported", "Links", "Held by", "Node"], shown.map((worker) => [
+    fill(byId("workers"), ["Worker", "Pool", "State", "Requests", "In its batch", "KV used", "Reported", "Links", "Leases", "Held by", "Node"], shown.map((worker) => [
       named(worker.worker),
       worker.cell ? `${worker.pool}, ${worker.cell}` : worker.pool,
-      worker.condition ?? "ready",
-      meter(worker.num_placed ?? 0, worker.max_requests ?? 0, `${worker.num_placed ?? 0} of ${worker.max_requests ?? 0}`, `Requests of ${worker.worker}`),
-      worker.num_running === undefined ? dash : `${worker.num_running} (+${worker.num_waiting ?? 0} wait)`,
-      share(worker.kv_usage ?? null, `KV use of ${worker.worker}`),
-      worker.report_age_s === undefined ? dash : `${seconds(worker.report_age_s)} ago`,
-      number(worker.num_links ?? 0),
-      worker.num_holds ? `${worker.num_holds} ingress` : dash,
+      worker.condition,
+      meter(worker.num_placed, worker.max_requests, `${worker.num_placed} of ${worker.max_requests}`, `Requests of ${worker.worker}`),
+      `${worker.num_running}${worker.num_waiting ? ` (+${worker.num_waiting} wait)` : ""}`,
+      share(worker.kv_usage, `KV use of ${worker.worker}`),
+      `${seconds(worker.report_age_s)} ago`,
+      number(worker.num_links),
+      worker.num_leases ? number(worker.num_leases) : dash,
+      worker.num_holds ? `${worker.num_holds} ingress, ${seconds(worker.hold_s)}` : dash,
       named(worker.host),
     ]));
     const total = this.#known.num_workers;
@@ -110,11 +111,14 @@ export class ClusterView {
   }
 
   #links(known) {
-    const more = known.num_links > known.links.length ? `, of which the ${known.links.length} slowest are listed` : "";
-    say(byId("links-count"), `${number(known.num_links)} proved${more}`);
-    fill(byId("links"), ["Prefill worker", "Decode worker", "Latency", "Bandwidth"], known.links.map((link) => [
-      named(link.prefill), named(link.decode),
-      link.latency_s === undefined ? "not measured yet" : seconds(link.latency_s), bytesPerSecond(link.bytes_per_s),
+    const parts = [`${number(known.num_links)} proved`];
+    if (known.num_unproved) parts.push(`${number(known.num_unproved)} not proved`);
+    if (known.num_distrusted) parts.push(`${number(known.num_distrusted)} not trusted`);
+    const total = known.num_links + known.num_unproved;
+    if (total > known.links.length) parts.push(`${number(known.links.length)} are listed, baton probe has all`);
+    say(byId("links-count"), parts.join(", "));
+    fill(byId("links"), ["Prefill worker", "Decode worker", "State", "Latency", "Bandwidth"], known.links.map((link) => [
+      named(link.prefill), named(link.decode), link.doubt ?? "proved", seconds(link.latency_s), bytesPerSecond(link.bytes_per_s),
     ]));
   }
 

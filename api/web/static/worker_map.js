@@ -37,10 +37,10 @@ export class WorkerMap {
     const side = CELL - 2;
     context.fillStyle = style.getPropertyValue("--track");
     context.fillRect(x, y, side, side);
-    const height = Math.round(side * Math.min(1, worker.kv_usage ?? (worker.num_placed ?? 0) / (worker.max_requests || 1)));
+    const height = Math.round(side * Math.min(1, worker.kv_usage));
     context.fillStyle = style.getPropertyValue("--decode");
     context.fillRect(x, y + side - height, side, height);
-    if ((worker.condition ?? "ready") === "ready") return;
+    if (worker.condition === "ready") return;
     context.strokeStyle = style.getPropertyValue("--bad");
     context.lineWidth = 1.5;
     context.beginPath();

@@ -10,7 +10,7 @@ from api.server.receipt_log import ReceiptLog
 from api.web import live
 from api.web.live import LiveDocuments
 from cluster.errors import WorkerUnreachable
-from cluster.messages.views import ClusterView
+from cluster.messages.operations import SchedulerStatus
 from tests.component.app_with_fakes import FakeCluster
 
 
@@ -20,13 +20,13 @@ class CountedCluster(FakeCluster):
         self.num_asked = 0
         self.is_away = self.hangs = False
 
-    async def view(self) -> ClusterView:
+    async def statuses(self) -> list[SchedulerStatus]:
         self.num_asked += 1
         if self.hangs:
             await asyncio.Event().wait()
         if self.is_away:
             raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler")
-        return await super().view()
+        return await super().statuses()
 
 
 def documents(cluster: FakeCluster, receipts: ReceiptLog | None = None) -> LiveDocuments:
