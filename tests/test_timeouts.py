@@ -34,6 +34,7 @@ OF_LIBRARIES = frozenset({"TCP_USER_TIMEOUT", "UCX_KEEPALIVE_INTERVAL"})
 
 NO_TIMEOUTS = {
     ("api/wire/slo.py", "LEAST_MS"): "the smallest objective that a client may ask for",
+    ("api/web/recent_requests.py", "WINDOW_S"): "the age of requests that figures are made of",
     ("cluster/metrics/buckets.py", "LATENCY_BUCKETS_S"): "bounds of the buckets of histograms",
     ("router/admission/fairness.py", "_WINDOW_S"): "computed from HALF_LIFE_S",
     ("router/admission/fairness.py", "_AGEING_S"): "computed from HALF_LIFE_S",

@@ -22,8 +22,8 @@ CLUSTER_TIMEOUT_S = 2.0
 before. Longer leaves the page without any answer while the Scheduler is away; shorter calls a busy Scheduler away.
 """
 MOST_WITH_SPEEDS = 64
-"""Workers of a cluster whose links are shown with their speeds. The Scheduler tells the speeds of all links at once: more
-costs it milliseconds each time; fewer leaves the speeds to `baton probe`.
+"""Workers of a cluster whose links are shown with their speeds. The Scheduler tells the speeds of all links at once:
+more costs it milliseconds each time; fewer leaves the speeds to `baton probe`.
 """
 
 

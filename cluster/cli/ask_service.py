@@ -135,7 +135,7 @@ def about_admin_port(config: AppConfig) -> str:
         key = f"with the key of {ADMIN_KEY_VARIABLE}"
     else:
         key = f"with the key in {REPO_ROOT / config.state.data_dir / ADMIN_KEY_FILE}"
-    return f"Metrics and the admin API are on {_url_of(config)}, {key}."
+    return f"The page, metrics and the admin API are on {_url_of(config)}, {key}."
 
 
 def _url_of(config: AppConfig) -> str:

@@ -48,7 +48,7 @@ export class RequestView {
   }
 
   #row(request) {
-    const open = el("button", { type: "button", class: "link", "aria-haspopup": "true", onclick: () => this.#open(request, open) }, foreign(short(request.request_id)));
+    const open = el("button", { type: "button", class: "link", "aria-controls": "detail", onclick: () => this.#open(request, open) }, foreign(short(request.request_id)));
     const cached = numCached(request);
     const cells = [
       request.slo_class, request.path ?? "none", pair(request.ttft_s, request.predicted_ttft_s), pair(request.tpot_s, request.predicted_tpot_s),
