@@ -24,11 +24,13 @@ from api.identity.oidc import OidcTokens
 from api.routes.services import IngressServices
 from api.safety.audit.audit_writer import AuditWriter
 from api.server.cluster_handle import ClusterHandle
+from api.server.kept_receipts import KeptReceipt
 from api.server.listener import HttpListener
 from api.server.protocol import Gatekeeper
 from api.server.receipt_log import ReceiptLog
 from api.server.scheduling import Scheduling
 from api.state.lifecycle import ChatState
+from api.tracing.trace_exporter import TraceExporter
 from api.web.live import LiveDocuments
 from api.web.page_files import PageFiles
 from cluster.clients.worker_client import DecodeClient, PrefillClient
@@ -76,7 +78,10 @@ class Ingress:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         join_cluster(config.network.tls)
         self._config = config.ingress
-        receipts = ReceiptLog(config.ingress.keep_receipts)
+        self._traces = None
+        if config.tracing.endpoint is not None:
+            self._traces = TraceExporter(config.tracing, config.model_name, own_worker_id())
+        receipts = ReceiptLog(config.ingress.keep_receipts, self._traces)
         scheduling = self._scheduling = Scheduling(config)
         self._ports = SessionPorts(
             scheduler=scheduling.port,
@@ -84,7 +89,10 @@ class Ingress:
             decode=DecodeClient(scheduling.workers),
             observer=receipts,
         )
-        cluster = ClusterHandle(scheduling.readiness, scheduling.views, cells, config.ingress.metrics_max_age_s)
+        self._receipts = receipts.kept
+        cluster = ClusterHandle(
+            scheduling.readiness, scheduling.views, cells, config.ingress.metrics_max_age_s, receipts.kept
+        )
         self._state = ChatState(config.state, serves=True, publishes_usage=config.metering.publishes)
         self._authentication = self._authenticating(config.identity)
         self._audit = AuditWriter(self._state)
@@ -122,6 +130,10 @@ class Ingress:
         self._scheduling.export()
         return scrape("ingress", own_worker_id())
 
+    async def receipts_named(self, name: str) -> list[KeptReceipt]:
+        """What this replica keeps of a session or an HTTP request. Another replica asks (RECEIPTS_NAMED)."""
+        return self._receipts.named(name)
+
     async def __del__(self) -> None:
         if "_listener" in self.__dict__:  # the attribute is absent if the replica did not start
             loop = asyncio.get_running_loop()
@@ -141,6 +153,8 @@ class Ingress:
             await self._accounting.close(WRITE_PATIENCE_S)
             await self._authentication.close()
             await self._state.close()
+            if self._traces is not None:
+                await asyncio.to_thread(self._traces.close, WRITE_PATIENCE_S)
 
     def _authenticating(self, config: IdentityConfig) -> Authentication:
         tokens = None if config.oidc is None else OidcTokens(config.oidc)
@@ -151,7 +165,7 @@ class Ingress:
         key = established_admin_key(REPO_ROOT / config.state.data_dir) if config.admin.key_required else None
         page = PageFiles(needs_key=config.admin.key_required)
         access = AdminAccess(key, page.paths)
-        documents = LiveDocuments(self._services.cluster, self._services.receipts, own_worker_id(), config.model_name)
+        documents = LiveDocuments(self._services.cluster, self._receipts, own_worker_id(), config.model_name)
         app = build_admin_app(self._services, config.admin, access, page, documents, settings_of(config))
         gatekeeper = Gatekeeper(config.admin.as_listener(config.ingress))
         return await HttpListener.start(app, gatekeeper, own_service(), "admin.port")

@@ -122,7 +122,7 @@ def _app(
     """An application with these routes, the edge (api/edge/edge.py) around them, and handlers of errors."""
     app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.services = services
-    app.add_middleware(Edge, config, capacity, access)
+    app.add_middleware(Edge, config, capacity, access, is_traced=services.receipts.is_traced)
     for router in routers:
         app.include_router(router)
     app.add_exception_handler(ServingError, _on_serving_error)

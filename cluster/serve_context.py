@@ -234,13 +234,12 @@ def own_node() -> str:
     return str(get_runtime_context().get_node_id())
 
 
-async def broadcast(handle: DeploymentHandle, method: str) -> list[Any]:
+async def broadcast(handle: DeploymentHandle, method: str, *arguments: Any) -> list[Any]:
     """Call a method on every replica of a deployment, and return the answers, errors included. Returns one error if the
     deployment does not answer.
     """
     try:
-        return list(
-            await handle.broadcast(method).results_async(timeout_s=_BROADCAST_TIMEOUT_S, return_exceptions=True)
-        )
+        answering = handle.broadcast(method, *arguments)
+        return list(await answering.results_async(timeout_s=_BROADCAST_TIMEOUT_S, return_exceptions=True))
     except (TimeoutError, RayError, RayServeException) as error:
         return [error]

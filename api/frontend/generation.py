@@ -100,6 +100,7 @@ class Call:
             slo_class=slo_class,
             tenant_weight=terms.tenant_weight,
             http_request=terms.http_request,
+            trace=terms.trace,
         )
 
 

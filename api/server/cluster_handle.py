@@ -8,6 +8,7 @@ from itertools import zip_longest
 from msgspec.structs import replace
 
 from api.server.cell_views import CellViews
+from api.server.kept_receipts import MOST_FOUND, KeptReceipt, KeptReceipts
 from cluster.messages.ids import CellName
 from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus
 from cluster.messages.reports import REPORT_INTERVAL_S
@@ -17,6 +18,8 @@ from cluster.rpc.shared_answer import SharedAnswer
 from cluster.serve_context import Deployment, broadcast, connected_handles
 
 logger = logging.getLogger("baton.handles")
+RECEIPTS_NAMED = "receipts_named"
+"""Method of an ingress replica that gives its receipts of a name."""
 
 
 class ClusterHandle:
@@ -28,11 +31,13 @@ class ClusterHandle:
         views: CellViews,
         deployments: Mapping[CellName, Sequence[Deployment]],
         max_age_s: float,
+        receipts: KeptReceipts,
     ) -> None:
         """Must run while the replica starts (`connected_handles`). `deployments`: of each cell. `max_age_s`: age up to
         which a page of metrics, the cells, the links and the queue are given again: each costs other processes time,
-        however many ask for it.
+        however many ask for it. `receipts`: of this replica.
         """
+        self._receipts = receipts
         self._deployments = connected_handles([handle for cell in deployments.values() for handle in cell])
         cells = [cell for cell, handles in deployments.items() for _ in handles] if len(deployments) > 1 else []
         self._readiness = SharedAnswer(readiness, REPORT_INTERVAL_S)
@@ -64,9 +69,24 @@ class ClusterHandle:
     async def metrics_page(self) -> bytes:
         return await self._metrics_page.get()
 
+    async def receipts(self, name: str) -> list[KeptReceipt]:
+        own, *_ = self._deployments
+        return newest(self._receipts.named(name), await broadcast(own, RECEIPTS_NAMED, name))
+
     async def scrapes(self) -> list[Scrape]:
         """The metrics of every replica that answers in time."""
         return (await _scrapes_of(self._deployments))[0]
+
+
+def newest(own: list[KeptReceipt], answers: Sequence[object]) -> list[KeptReceipt]:
+    """The receipts of this replica and of others, the newest first. `answers`: of all replicas, errors included."""
+    of_all = {(kept.closed_at, kept.request_id): kept for kept in own}
+    for answer in answers:
+        if not isinstance(answer, list):
+            logger.warning("an ingress replica has not said whether it has a receipt: %r", answer)
+            continue
+        of_all |= {(kept.closed_at, kept.request_id): kept for kept in answer}
+    return [of_all[key] for key in sorted(of_all, reverse=True)][:MOST_FOUND]
 
 
 async def metrics_page_of(deployments: Sequence[Deployment], cells: Sequence[CellName | None] = ()) -> bytes:

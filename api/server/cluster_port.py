@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from api.server.kept_receipts import KeptReceipt
 from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus
 from cluster.messages.views import CellsView, ClusterView, QueuedRequest, Readiness
 
@@ -39,4 +40,10 @@ class ClusterPort(Protocol):
 
     async def metrics_page(self) -> bytes:
         """Prometheus text with the metrics of every replica that answers in time."""
+        ...
+
+    async def receipts(self, name: str) -> list[KeptReceipt]:
+        """The route receipts of the session or the HTTP request of this name, of every ingress replica that answers in
+        time, the newest first.
+        """
         ...

@@ -1,12 +1,10 @@
 """The route receipts of one ingress replica: all are counted in metrics, and the last ones are kept."""
 
-import time
-from collections import deque
-from collections.abc import Callable
-from itertools import islice
+from typing import Protocol
 
 import msgspec
 
+from api.server.kept_receipts import KeptReceipts
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.scheduler_events import HandoffChecked
 from cluster.metrics.handoffs import CONVICTIONS, VERIFICATIONS
@@ -22,33 +20,32 @@ from cluster.metrics.requests import (
     TTFT,
 )
 from kvtransfer import verify
-from router.session.receipt import KeptReceipt, RouteReceipt
+from router.session.receipt import RouteReceipt
+
+
+class TraceSink(Protocol):
+    def closed(self, receipt: RouteReceipt) -> None:
+        """A request has ended. Must not wait."""
+        ...
 
 
 class ReceiptLog:
     """The sessions' observer (router/session/receipt.py)."""
 
-    def __init__(self, num_kept: int, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: gives Unix time."""
-        self.num_kept = num_kept
-        self._kept: deque[KeptReceipt] = deque(maxlen=num_kept)
-        self._clock = clock
+    def __init__(self, num_kept: int, traces: TraceSink | None = None) -> None:
+        """`traces`: gets all receipts, too. None if no traces are exported."""
+        self._traces = traces
+        self.kept = KeptReceipts(num_kept)
 
-    def last(self, number: int, http_request: str | None = None) -> list[RouteReceipt]:
-        """At most `number` kept receipts, the newest first: of all requests, or of one HTTP request."""
-        kept = (one.receipt for one in reversed(self._kept))
-        return list(islice((r for r in kept if http_request is None or r.http_request == http_request), number))
-
-    def kept(self) -> list[KeptReceipt]:
-        """All that are kept, the newest first."""
-        return list(reversed(self._kept))
-
-    def of(self, request_id: str) -> KeptReceipt | None:
-        """The newest receipt of a request whose id begins with this one. None if it is not kept."""
-        return next((one for one in reversed(self._kept) if one.receipt.request_id.startswith(request_id)), None)
+    @property
+    def is_traced(self) -> bool:
+        """Whether traces are exported."""
+        return self._traces is not None
 
     def closed(self, receipt: RouteReceipt) -> None:
-        self._kept.append(KeptReceipt(receipt, self._clock()))
+        self.kept.add(receipt)
+        if self._traces is not None:
+            self._traces.closed(receipt)
         path = receipt.path or "none"
         REQUESTS.labels(path, receipt.outcome).inc()
         OUTPUT_TOKENS.inc(receipt.num_output_tokens)

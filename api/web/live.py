@@ -7,9 +7,9 @@ from collections.abc import Callable
 import msgspec
 
 from api.server.cluster_port import ClusterPort
-from api.server.receipt_log import ReceiptLog
+from api.server.kept_receipts import KeptReceipt, KeptReceipts
 from api.web.live_document import FORM, ClusterLines, ClusterState, LiveDocument, cluster_lines
-from api.web.recent_requests import recent_requests
+from api.web.recent_requests import MOST_COUNTED, EndedRequest, recent_requests
 from cluster.errors import ServingError
 from cluster.rpc.shared_answer import SharedAnswer
 
@@ -31,7 +31,7 @@ class LiveDocuments:
     def __init__(
         self,
         cluster: ClusterPort,
-        receipts: ReceiptLog,
+        receipts: KeptReceipts,
         replica: str,
         model: str,
         clock: Callable[[], float] = time.time,
@@ -43,6 +43,8 @@ class LiveDocuments:
         self._model = model
         self._clock = clock
         self._number = 0
+        self._decoded: dict[int, tuple[KeptReceipt, EndedRequest]] = {}
+        """The receipts of the last document, by the identity of what is kept, so that each is decoded once."""
         self._known: ClusterLines | None = None
         self._known_at: float | None = None
         self._shared = SharedAnswer(self._encoded, EVERY_S)
@@ -65,9 +67,16 @@ class LiveDocuments:
             cluster=ClusterState(
                 age_s=None if self._known_at is None else max(0.0, now - self._known_at), error=error, known=self._known
             ),
-            requests=recent_requests(self._receipts.kept(), self._receipts.num_kept, now),
+            requests=recent_requests(self._ended(), min(self._receipts.most, MOST_COUNTED), now),
         )
         return msgspec.json.encode(document)
+
+    def _ended(self) -> list[EndedRequest]:
+        """The latest requests, the newest first."""
+        known, self._decoded = self._decoded, {}
+        for kept in self._receipts.newest(MOST_COUNTED):
+            self._decoded[id(kept)] = known.get(id(kept)) or (kept, EndedRequest(kept.receipt(), kept.closed_at))
+        return [ended for _, ended in self._decoded.values()]
 
     async def _look(self) -> str | None:
         """Ask what the cluster is like now. Returns why that is not known."""

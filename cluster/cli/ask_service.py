@@ -5,7 +5,7 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.client import HTTPException
 from typing import NamedTuple, TypeVar
@@ -23,7 +23,7 @@ from cluster.repository import REPO_ROOT
 
 R = TypeVar("R")
 PROBE_TIMEOUT_S = 10.0
-"""Time in which a service must answer `baton probe` or `baton cells`, in seconds. Then the command ends with 1. Longer
+"""Time in which a service must answer a command such as `baton probe`, in seconds. Then the command ends with 1. Longer
 delays the error of a service that hangs; shorter fails on a busy one.
 """
 MOST_ANSWER_BYTES = 256 << 20
@@ -55,22 +55,42 @@ def add_service_options(parser: argparse.ArgumentParser) -> None:
 
 
 def ask(
-    arguments: argparse.Namespace, path: str, answer: type[R], body: object = None, *, is_quiet: bool = False
+    arguments: argparse.Namespace,
+    path: str,
+    answer: type[R],
+    body: object = None,
+    *,
+    is_quiet: bool = False,
+    explained: Mapping[str, str] | None = None,
 ) -> tuple[R, bytes] | None:
     """The answer of the service that the options name, and its text. With a `body`, that is posted. Prints what is
-    wrong and returns None if there is no answer; `is_quiet`: prints nothing.
+    wrong and returns None if there is no answer; `is_quiet`: prints nothing. `explained`: what is wrong, by the code of
+    an error of the service.
     """
-    return _exchange(arguments, path, lambda text: msgspec.json.decode(text, type=answer), body, is_quiet=is_quiet)
+    return _exchange(
+        arguments,
+        path,
+        lambda text: msgspec.json.decode(text, type=answer),
+        body,
+        is_quiet=is_quiet,
+        explained=explained,
+    )
 
 
 def ask_text(arguments: argparse.Namespace, path: str) -> str | None:
     """As `ask`, for an answer that is a text."""
-    answer = _exchange(arguments, path, lambda text: text.decode(), None, is_quiet=False)
+    answer = _exchange(arguments, path, lambda text: text.decode())
     return None if answer is None else answer[0]
 
 
 def _exchange(
-    arguments: argparse.Namespace, path: str, read: Callable[[bytes], R], body: object, *, is_quiet: bool
+    arguments: argparse.Namespace,
+    path: str,
+    read: Callable[[bytes], R],
+    body: object = None,
+    *,
+    is_quiet: bool = False,
+    explained: Mapping[str, str] | None = None,
 ) -> tuple[R, bytes] | None:
     try:
         port = _admin_port(arguments)
@@ -89,7 +109,7 @@ def _exchange(
             text: bytes = response.read(MOST_ANSWER_BYTES)
         return read(text), text
     except urllib.error.HTTPError as error:
-        wrong = _refusal(url, error, said=body is not None)
+        wrong = _refusal(url, error, said=body is not None, explained=explained or {})
     except (OSError, HTTPException) as error:
         cause = getattr(error, "reason", error)
         wrong = f"no service answers at {port.url} ({cause}); `baton serve` starts one"
@@ -104,14 +124,16 @@ def _complain(wrong: str, *, is_quiet: bool) -> None:
         print(f"baton: {wrong}", file=sys.stderr)
 
 
-def _refusal(url: str, error: urllib.error.HTTPError, *, said: bool) -> str:
+def _refusal(url: str, error: urllib.error.HTTPError, *, said: bool, explained: Mapping[str, str]) -> str:
     """What a user is told. `said`: whether the service was told to change something, so that its reason counts."""
     hint = _HINTS.get(error.code, "")
     try:
-        refused = msgspec.json.decode(error.read(MOST_REFUSAL_BYTES), type=_ErrorBody).error if said else None
+        refused = msgspec.json.decode(error.read(MOST_REFUSAL_BYTES), type=_ErrorBody).error
     except (OSError, HTTPException, ValueError):
-        refused = None
-    if refused is not None and refused.code != "unknown_url" and error.code != HTTPStatus.UNAUTHORIZED:
+        refused = _ErrorDetail("")
+    if (known := explained.get(refused.code or "")) is not None:
+        return known
+    if said and refused.message and refused.code != "unknown_url" and error.code != HTTPStatus.UNAUTHORIZED:
         return refused.message
     return f"{url} answers {error.code} {error.reason}{hint}"
 

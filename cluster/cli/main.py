@@ -2,11 +2,12 @@
 
 `baton serve` runs `serve run` for an operator: it applies --port, --admin-port and --model to the Serve config, shows
 progress while the engines start, prints when the service is ready, and stops everything it started on Ctrl-C. `baton
-probe` shows the links of a running service. `baton cells` shows, drains and opens its cells. `baton tenant`, `baton
-project` and `baton key` manage accounts; `baton tenant` also erases tenants and rotates the keys that their data is
-sealed with. `baton state` rotates the master key. `baton audit` checks and exports the log of safety decisions. `baton
-safety` checks policies and texts. `baton compile` compiles the modules of placement and screening. `baton usage` sums
-the ledger of usage up. `baton simulate` compares placement policies. `baton plan` sizes the pools for a load.
+probe` shows the links of a running service. `baton cells` shows, drains and opens its cells. `baton trace` shows where
+the time of a request has gone. `baton tenant`, `baton project` and `baton key` manage accounts; `baton tenant` also
+erases tenants and rotates the keys that their data is sealed with. `baton state` rotates the master key. `baton audit`
+checks and exports the log of safety decisions. `baton safety` checks policies and texts. `baton compile` compiles the
+modules of placement and screening. `baton usage` sums the ledger of usage up. `baton simulate` compares placement
+policies. `baton plan` sizes the pools for a load.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from cluster.cli.accounts.first_key import how_to_send_a_key
 from cluster.cli.accounts.keys import add_key_parser
 from cluster.cli.accounts.tenants import add_project_parser
 from cluster.cli.ask_service import DIRECT, about_admin_port, add_service_options, ask
+from cluster.cli.operate import trace
 from cluster.cli.operator import doctor, drain, status, why
 from cluster.cli.reader import run_for_reader
 from cluster.cli.serve_run import ServeRun
@@ -133,6 +135,7 @@ def argument_parser() -> argparse.ArgumentParser:
     why.add_parser(commands)
     cells.add_parser(commands)
     drain.add_parser(commands)
+    trace.add_parser(commands)
     cli_state.add_tenant_parser(commands)
     add_project_parser(commands)
     add_key_parser(commands)

@@ -15,6 +15,7 @@ from cluster.config.cells import CellsConfig
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.config.network import LOOPBACK, NetworkConfig, is_loopback
+from cluster.config.observability.tracing import TracingConfig
 from cluster.config.pools import BLOCK_HASH_ALGORITHM, DEFAULT_BLOCK_SIZE, PoolConfig
 from cluster.config.safety import SafetyConfig
 from cluster.config.scaling import ScalingConfig
@@ -62,6 +63,7 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     scheduler: SchedulerConfig = SchedulerConfig()
     scaling: ScalingConfig | None = None
     """How many workers the pools may have. If it is missing, each pool has its `replicas`."""
+    tracing: TracingConfig = TracingConfig()
     slo: SloConfig = SloConfig()
     """The objectives of the served model, by SLO class (docs/slo.md)."""
 

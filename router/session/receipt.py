@@ -11,6 +11,7 @@ from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, Rejection
 from cluster.messages.scheduler_events import HandoffChecked
 from cluster.messages.timeline import Stage
+from cluster.observability.trace_context import TraceContext
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +34,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The path of the first attempt. None lets the Scheduler choose."""
     http_request: str = ""
     """The `x-request-id` of the HTTP request, by which its client knows the request."""
+    trace: TraceContext | None = None
+    """The trace of the HTTP request. None if no traces are exported."""
 
 
 class AttemptEnd(StrEnum):
@@ -119,6 +122,8 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """The attempts in their order. Empty for a request that was never placed."""
     duration_s: float = 0.0
     """Seconds from the arrival of the request to its close."""
+    trace: TraceContext | None = None
+    """The trace of the HTTP request. None if no traces are exported."""
     timeline: tuple[Stage, ...] = ()
     """The parts of its time that belong to no attempt: before the first one, and the wait for a placement that was
     refused.
@@ -139,14 +144,6 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
         """The result of the request for goodput. None if goodput does not count the request."""
         objectives = self.placement.slo if self.placement else None
         return slo.result(objectives, self.outcome, self.ttft_s, self.tpot_s)
-
-
-class KeptReceipt(msgspec.Struct, frozen=True):
-    """A receipt that an ingress replica keeps."""
-
-    receipt: RouteReceipt
-    closed_at: float
-    """Unix time at which the request was closed."""
 
 
 class RequestObserver(Protocol):

@@ -367,6 +367,7 @@ class Session:
             prefill_sources=self._prefill_sources,
             sources=self._sources,
             http_request=self._terms.http_request,
+            trace=self._terms.trace,
             error=self._error,
             is_owed=self._is_owed,
             engines_lost=self._engines_lost,

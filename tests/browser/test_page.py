@@ -115,7 +115,7 @@ async def test_chat_by_keyboard_shows_the_path_and_the_receipt(served: ServedPag
     assert await answer.locator(".text").inner_text() == "Good morning."
     ((_, body),) = served.frontend.bodies
     assert body["messages"] == [{"role": "user", "content": "Hello\nthere"}]
-    (receipt,) = served.receipts.last(1)
+    (receipt,) = served.receipts.kept.last(1)
     assert await answer.get_attribute("data-receipt") == receipt.request_id
     shown = await summary.inner_text()
     assert "P->D" in shown and "TTFT 500 ms / 400 ms predicted" in shown and "TPOT 10 ms / 20 ms predicted" in shown

@@ -15,6 +15,7 @@ from api.identity.access import Access
 from api.identity.admin.admin_access import AdminAccess
 from api.identity.admin.admin_key import ADMIN_PREFIX
 from api.safety.audit.event import SafetyEvent
+from api.server.kept_receipts import KeptReceipt, KeptReceipts
 from api.server.receipt_log import ReceiptLog
 from api.state.encryption.tenant_keys import KEY_BYTES, LocalMasterKey, TenantKeys
 from api.state.event_streams.event_log import LogSpace
@@ -115,6 +116,8 @@ class FakeCluster:
         self._mismatch = mismatch
         self.drain_asks: list[DrainAsk] = []
         self.scrapes = [a_scrape("ingress", 1.0), a_scrape("prefill", 2.0)]
+        self.kept = KeptReceipts(9)
+        """The receipts of another replica."""
 
     async def cells(self) -> CellsView:
         return CellsView(application="baton", cells=[a_cell("main")])
@@ -152,6 +155,9 @@ class FakeCluster:
 
     async def metrics_page(self) -> bytes:
         return render(self.scrapes)
+
+    async def receipts(self, name: str) -> list[KeptReceipt]:
+        return self.kept.named(name)
 
 
 def a_cell(name: str, state: CellState = CellState.OPEN) -> CellView:
@@ -234,7 +240,7 @@ def an_admin_app(app: FastAPI, key: str | None = ADMIN_KEY) -> FastAPI:
     """That of the admin port, beside the one of the public port."""
     services = app.state.services
     page = PageFiles(needs_key=key is not None)
-    documents = LiveDocuments(services.cluster, services.receipts, "replica-0", CARD["id"])
+    documents = LiveDocuments(services.cluster, services.receipts.kept, "replica-0", CARD["id"])
     return build_admin_app(services, AdminConfig(), AdminAccess(key, page.paths), page, documents)
 
 

@@ -14,6 +14,7 @@ ROUTES: dict[str, str | None] = {
     "GET /baton/receipts": None,
     "GET /baton/live": None,
     "POST /baton/chat": None,
+    "GET /baton/receipts/{name}": None,
     "POST /admin/tenants": None,
     "GET /admin/tenants": None,
     "GET /admin/tenants/{tenant}": None,

@@ -21,7 +21,7 @@ from api.routes.call_headers import headers_of
 from api.routes.services import IngressServices, services_of
 from api.server.event_stream import EventStream
 from api.web.operator_chat import OPERATOR, AnswerReport, ChatBody
-from api.web.recent_requests import request_line
+from api.web.recent_requests import EndedRequest, request_line
 from api.wire.sse import DONE, named_frame
 from cluster.errors import InvalidRequest
 
@@ -82,11 +82,11 @@ async def _with_report(
 
 
 def _report(call: Call, services: IngressServices) -> AnswerReport:
-    kept = services.receipts.of(f"chatcmpl-{call.id}")
+    kept = next(iter(services.receipts.kept.named(f"chatcmpl-{call.id}")), None)
     placement = call.placement
     predicted = placement.predicted if placement else None
     return AnswerReport(
-        request=request_line(kept) if kept else None,
+        request=request_line(EndedRequest(kept.receipt(), kept.closed_at)) if kept else None,
         request_id=f"chatcmpl-{call.id}",
         http_request=call.terms.http_request,
         path=placement.path if placement else None,

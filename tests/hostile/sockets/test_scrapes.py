@@ -91,7 +91,7 @@ class Deployment:
         self.deployment_name = name
         self._answers = answers
 
-    def broadcast(self, method: str) -> Broadcast:
+    def broadcast(self, method: str, *arguments: object) -> Broadcast:
         return Broadcast(self._answered())
 
     async def _answered(self) -> list[Any]:

@@ -191,7 +191,7 @@ async def test_chat_streams_an_answer_and_then_what_became_of_it() -> None:
     assert text[1]["choices"][0]["delta"]["content"] == "Hi"
     assert done == ("message", "[DONE]")
     kind, report = baton
-    (receipt,) = receipts.last(1)
+    (receipt,) = receipts.kept.last(1)
     assert kind == "baton"
     assert report["request"]["request_id"] == receipt.request_id == report["request_id"]
     assert (report["request"]["ttft_s"], report["request"]["predicted_ttft_s"]) == (0.5, 0.4)

@@ -6,12 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.server.receipt_log import ReceiptLog
+from api.server.kept_receipts import KeptReceipts
 from api.web import live
 from api.web.live import LiveDocuments
 from cluster.errors import WorkerUnreachable
 from cluster.messages.operations import SchedulerStatus
 from tests.component.app_with_fakes import FakeCluster
+from tests.unit.factories import a_receipt
 
 
 class CountedCluster(FakeCluster):
@@ -29,8 +30,8 @@ class CountedCluster(FakeCluster):
         return await super().statuses()
 
 
-def documents(cluster: FakeCluster, receipts: ReceiptLog | None = None) -> LiveDocuments:
-    return LiveDocuments(cluster, receipts or ReceiptLog(5), "replica-0", "baton-demo", clock=lambda: 1000.0)
+def documents(cluster: FakeCluster, receipts: KeptReceipts | None = None) -> LiveDocuments:
+    return LiveDocuments(cluster, receipts or KeptReceipts(5), "replica-0", "baton-demo", clock=lambda: 1000.0)
 
 
 async def test_many_pages_cost_what_one_costs() -> None:
@@ -62,3 +63,15 @@ async def test_scheduler_that_does_not_answer_delays_no_page_for_long(monkeypatc
     answer = msgspec.json.decode(await documents(cluster).get())
     assert "has not answered within" in answer["cluster"]["error"]
     assert (answer["cluster"]["known"], answer["cluster"]["age_s"]) == (None, None)
+
+
+async def test_each_document_has_the_receipts_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "EVERY_S", 0.0)
+    receipts = KeptReceipts(3, clock=lambda: 999.0)
+    shared = documents(CountedCluster(), receipts)
+    seen = []
+    for number in range(5):
+        receipts.add(a_receipt(f"r{number}"))
+        last = msgspec.json.decode(await shared.get())["requests"]["last"]
+        seen.append([line["request_id"] for line in last])
+    assert seen == [["r0"], ["r1", "r0"], ["r2", "r1", "r0"], ["r3", "r2", "r1"], ["r4", "r3", "r2"]]

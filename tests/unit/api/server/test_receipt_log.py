@@ -70,8 +70,8 @@ def test_last_receipts_are_kept() -> None:
     receipts = ReceiptLog(2)
     for number in range(3):
         receipts.closed(a_receipt(f"r{number}"))
-    assert [receipt.request_id for receipt in receipts.last(5)] == ["r2", "r1"]
-    assert receipts.last(0) == []
+    assert [receipt.request_id for receipt in receipts.kept.last(5)] == ["r2", "r1"]
+    assert receipts.kept.last(0) == []
 
 
 def _total(name: str) -> float:

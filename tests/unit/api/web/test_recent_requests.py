@@ -10,6 +10,7 @@ from api.web.recent_requests import (
     MOST_STAGES,
     PERCENTILES,
     WINDOW_S,
+    EndedRequest,
     percentiles,
     recent_requests,
     request_line,
@@ -19,7 +20,7 @@ from cluster.messages.ids import Outcome, Path, SloClass, WorkerId
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
 from cluster.messages.timeline import Stage
 from cluster.slo import Result
-from router.session.receipt import KeptReceipt, RouteReceipt
+from router.session.receipt import RouteReceipt
 from tests.unit.factories import a_receipt
 
 NOW = 1000.0
@@ -34,8 +35,8 @@ PLACEMENT = Placement(
 )
 
 
-def kept(*receipts: RouteReceipt, closed_at: float = NOW) -> list[KeptReceipt]:
-    return [KeptReceipt(receipt, closed_at) for receipt in receipts]
+def kept(*receipts: RouteReceipt, closed_at: float = NOW) -> list[EndedRequest]:
+    return [EndedRequest(receipt, closed_at) for receipt in receipts]
 
 
 def test_good_requests_of_each_class_are_counted() -> None:
@@ -56,7 +57,7 @@ def test_good_requests_of_each_class_are_counted() -> None:
 
 def test_window_is_as_long_as_what_is_kept_of_it() -> None:
     """A replica that keeps three receipts knows nothing of what ended before them."""
-    receipts = [KeptReceipt(a_receipt(str(age), placement=PLACEMENT), NOW - age) for age in (1.0, 2.0, 4.0)]
+    receipts = [EndedRequest(a_receipt(str(age), placement=PLACEMENT), NOW - age) for age in (1.0, 2.0, 4.0)]
     full, roomy = recent_requests(receipts, 3, NOW), recent_requests(receipts, 4, NOW)
     assert (full.covers_s, full.good_per_s) == (4.0, 0.75)
     assert (roomy.covers_s, roomy.good_per_s) == (WINDOW_S, 3 / WINDOW_S)
@@ -79,7 +80,7 @@ def test_line_has_what_was_predicted_and_what_came() -> None:
         sources=PromptTokenSources(1, 2, 3, 4),
         timeline=(Stage("queue", 0.0, 0.1, "scheduler", {"why": "x"}),),
     )
-    line = request_line(KeptReceipt(receipt, NOW))
+    line = request_line(EndedRequest(receipt, NOW))
     assert (line.path, line.worker, line.why) == (Path.PREFILL_DECODE, "d0", "cheapest")
     assert (line.ttft_s, line.predicted_ttft_s, line.slo_ttft_s) == (0.5, 0.4, 1.0)
     assert (line.tpot_s, line.predicted_tpot_s, line.slo_tpot_s) == (0.01, 0.02, 0.05)
