@@ -28,6 +28,8 @@ MOST_STAGES = 32
 """Stages of one line. More makes answers longer; fewer hides steps of long prompts, which `GET /baton/receipts` has.
 """
 PERCENTILES = (50, 90, 99)
+MICROSECONDS = 6
+"""Decimals of seconds. More make answers longer, and say nothing."""
 
 
 class EndedRequest(msgspec.Struct, frozen=True):
@@ -195,6 +197,12 @@ def _named(sources: PromptTokenSources | None) -> Sources | None:
 
 def _stages(receipt: RouteReceipt) -> list[StageLine]:
     return [
-        StageLine(name=stage.name, start_s=stage.start_s, end_s=stage.end_s, place=stage.place, notes=stage.notes)
+        StageLine(
+            name=stage.name,
+            start_s=round(stage.start_s, MICROSECONDS),
+            end_s=round(stage.end_s, MICROSECONDS),
+            place=stage.place,
+            notes=stage.notes,
+        )
         for stage in receipt.stages[:MOST_STAGES]
     ]

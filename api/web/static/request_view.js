@@ -79,14 +79,17 @@ export class RequestView {
   }
 }
 
-const short = (id) => clipped(id.replace(/^chatcmpl-/, "").replace(/^cmpl-/, ""), 13);
+const short = (id) => clipped(id.replace(/^chatcmpl-/, "").replace(/^cmpl-/, ""), 9);
 
 function about(requests, replica) {
   if (!requests.num_kept) return "This replica keeps no route receipts: set ingress.keep_receipts to see its requests.";
   const full = requests.covers_s < 299.5 ? `${number(requests.num)} requests of the last ${seconds(requests.covers_s)}, no more are counted` : `${number(requests.num)} requests of the last five minutes`;
-  const paths = Object.entries(requests.paths).map(([path, num]) => `${number(num)} on ${path}`).join(", ");
+  const paths = Object.entries(requests.paths).map(([path, num]) => `${number(num)} on ${unbroken(path)}`).join(", ");
   return `Ingress replica ${clipped(replica, 40)}: ${full}${paths ? ` (${paths})` : ""}. ${requests.good_per_s.toFixed(2)} requests per second met their objectives.`;
 }
+
+/** `P->D` on one line. */
+const unbroken = (path) => path.replace("-", "-\u2060");
 
 const three = (values) => (values.length ? values.map(seconds).join(" / ") : "–");
 

@@ -32,6 +32,6 @@ export class Trend {
     const y = (point) => HEIGHT - 2 - ((HEIGHT - 6) * point) / top;
     this.#line.setAttribute("points", points.map(([place, point]) => `${x(place).toFixed(1)},${y(point).toFixed(1)}`).join(" "));
     say(this.#now, this.text(value));
-    say(this.#range, known.length ? `(${this.text(Math.min(...known))} to ${this.text(Math.max(...known))} since the page was opened)` : "");
+    say(this.#range, known.length ? `(${this.text(Math.min(...known))} to ${this.text(Math.max(...known))})` : "");
   }
 }

@@ -1,6 +1,6 @@
 // The stages of a request as bars: one line for a list, and a table with one line for each stage.
 
-import { bytesPerSecond, clipped, dash, el, foreign, number, seconds, svg } from "./dom.js";
+import { clipped, dash, el, foreign, number, seconds, svg } from "./dom.js";
 
 /** Kinds of stages, by what the request does meanwhile. Each has its own fill: a colour, and a pattern or none. */
 export const KINDS = {
@@ -20,6 +20,7 @@ const KIND_OF = {
   send: "move", network: "move", receive: "move", output: "move", promise: "move",
   decode: "decode", first_decode: "decode", generate: "decode",
 };
+const LEAST_WIDTH = 0.006; // Share of a bar that a stage has at least, so that short stages can be seen in the table.
 const LEAST_SHARE = 0.002; // Stages shorter than this share of the line are not drawn in it. The table has them.
 
 export function kindOf(stage) {
@@ -56,9 +57,9 @@ function joined(stages) {
 
 function box(stage, from_s, whole_s, ...children) {
   const x = Math.max(0, stage.start_s - from_s) / whole_s;
-  const width = Math.max(0.001, Math.min(1, (stage.end_s - from_s) / whole_s) - x);
+  const width = Math.max(LEAST_WIDTH, Math.min(1, (stage.end_s - from_s) / whole_s) - x);
   const kind = kindOf(stage);
-  return svg("rect", { class: `stage ${kind}`, x: `${(100 * x).toFixed(2)}%`, width: `${(100 * width).toFixed(2)}%`, height: "100%" }, ...children);
+  return svg("rect", { class: `stage ${kind}`, x: `${(100 * Math.min(x, 1 - LEAST_WIDTH)).toFixed(2)}%`, width: `${(100 * width).toFixed(2)}%`, height: "100%" }, ...children);
 }
 
 function marks(request, whole_s) {
@@ -110,13 +111,12 @@ function stageRows(request, isZoomed) {
 }
 
 function notes(stage) {
-  return Object.entries(stage.notes ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${noted(name, value)}`).join(", ");
+  return Object.entries(stage.notes ?? {}).map(([name, value]) => `${name.replace(/(?<!_per)_s$/, "").replaceAll("_", " ")} ${noted(name, value)}`).join(", ");
 }
 
 function noted(name, value) {
   if (typeof value !== "number") return clipped(value, 160);
-  if (name.endsWith("_s")) return seconds(value);
-  if (name === "bytes_per_s") return bytesPerSecond(value);
+  if (/(?<!_per)_s$/.test(name)) return seconds(value);
   return number(value);
 }
 
