@@ -21,7 +21,7 @@ STAMP = $(VENV)/.installed-$(FLAVOUR)
 INSTALL = $(BIN)/python -m pip install --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-limits bench-tenants bench-ledger bench-safety bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-limits bench-tenants bench-ledger bench-safety bench-chat-state demo-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -176,6 +176,9 @@ bench-cells: $(STAMP) compile ## simulate one Scheduler against 4 and 16 with th
 
 bench-context: $(STAMP) ## measure prefix hits of long conversations, against dropping the oldest turns: seconds
 	$(BIN)/python -m bench.context $(ARGS)
+
+bench-tracing: $(STAMP) ## measure the cost of timelines, kept receipts and exported traces: a minute
+	$(BIN)/python -m bench.tracing_cost
 
 bench-limits: $(STAMP) ## measure the cost of limits on a Redis of this machine: seconds
 	$(BIN)/python -m bench.limits_cost $(ARGS)

@@ -54,9 +54,9 @@ echo beside one busy thread is 0.7 ms; with Python's default of 5 ms it is 3 to 
 time; a higher value delays the event loop.
 """
 WRITE_PATIENCE_S = 1.5
-"""Time that a replica which ends gives its last turns to be written, then its completions, and then its safety events,
-in seconds. Three times this is less than STORE_S (cluster/config/ingress.py). Longer delays the end while PostgreSQL is
-away, until Serve kills the replica; shorter loses more of all three then.
+"""Time that a replica which ends gives its last turns to be written, then its completions, with its traces, and then
+its safety events, in seconds. Three times this is less than STORE_S (cluster/config/ingress.py). Longer delays the end
+while PostgreSQL is away, until Serve kills the replica; shorter loses more of all then.
 """
 ACCOUNTS_WITHIN_S = 10.0
 """Time that a replica which requires credentials waits for PostgreSQL before it listens, in seconds. Before that it
@@ -74,7 +74,7 @@ class Ingress:
         self, config: AppConfig, cells: Mapping[CellName, Sequence[DeploymentHandle]]
     ) -> None:
         """`cells`: the deployments of each cell."""
-        set_up_logging()
+        set_up_logging(replica=own_worker_id())
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         join_cluster(config.network.tls)
         self._config = config.ingress
@@ -99,7 +99,9 @@ class Ingress:
         self._accounting = Accounting(config, self._state, own_worker_id(), receipts, cluster.scrapes)
         charging = self._accounting.charging
         frontend = self._frontend = await Frontend.start(config, self._start_session, self._audit)
-        set_up_logging([RequestIds()], LIBRARIES_OF_REQUESTS)  # after vLLM has configured its own logger
+        set_up_logging(  # after vLLM has configured its own logger
+            [RequestIds()], LIBRARIES_OF_REQUESTS, own_worker_id()
+        )
         if self._state.local is not None:
             claim_state(is_new=self._state.local.is_new)
         self._state.start()
@@ -142,8 +144,10 @@ class Ingress:
             left_s = max(0.0, until - loop.time())
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._services.turns.drained(left_s), left_s + WRITE_PATIENCE_S)
+            tracing = asyncio.to_thread(self._traces.close, WRITE_PATIENCE_S) if self._traces else asyncio.sleep(0)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._services.completion_writer.drained(), WRITE_PATIENCE_S)
+                written = asyncio.wait_for(self._services.completion_writer.drained(), WRITE_PATIENCE_S)
+                await asyncio.gather(tracing, written)
             await self._services.titles.close()
             await self._context.close()
             self._scheduling.close()
@@ -153,8 +157,6 @@ class Ingress:
             await self._accounting.close(WRITE_PATIENCE_S)
             await self._authentication.close()
             await self._state.close()
-            if self._traces is not None:
-                await asyncio.to_thread(self._traces.close, WRITE_PATIENCE_S)
 
     def _authenticating(self, config: IdentityConfig) -> Authentication:
         tokens = None if config.oidc is None else OidcTokens(config.oidc)

@@ -44,7 +44,7 @@ class Scheduler:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, slo: SloConfig, config: SchedulerConfig, network: NetworkConfig, cell: CellName | None = None
     ) -> None:
-        set_up_logging()
+        set_up_logging(replica=own_worker_id())
         if not compiled.is_in_use():
             logger.warning(
                 "the Scheduler runs interpreted: the code that `baton compile` makes is several times as fast"

@@ -38,6 +38,7 @@ NO_TIMEOUTS = {
     ("cluster/metrics/buckets.py", "LATENCY_BUCKETS_S"): "bounds of the buckets of histograms",
     ("router/admission/fairness.py", "_WINDOW_S"): "computed from HALF_LIFE_S",
     ("router/admission/fairness.py", "_AGEING_S"): "computed from HALF_LIFE_S",
+    ("router/session/timeline.py", "ROUNDING_S"): "a gap between two stages that is none",
     ("router/load/prefill_share.py", "WINDOWS_S"): "SHORT_S, MIDDLE_S and LONG_S together",
     ("router/load/prefill_share.py", "_NO_STALL_S"): "a sum of stalls that counts as none",
     ("router/load/prompt_demand.py", "LEAST_TTFT_S"): "the objective at which a group of prompts begins",

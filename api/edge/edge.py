@@ -22,7 +22,7 @@ from api.edge.exchange import EXCHANGE, Exchange
 from api.edge.head import Head, check_repeated, head_of
 from api.edge.hosts import HostRule
 from api.edge.request_body import BODY, Bodies, ClientLeft
-from api.edge.request_id import HEADER, HTTP_REQUEST, TRACE, request_id_of
+from api.edge.request_id import HEADER, HTTP_REQUEST, SCOPE_KEY, TRACE, request_id_of
 from api.identity.access import AccessPort
 from api.wire.errors import FULL_REPLICA_RETRY_S
 from api.wire.query import flag_in
@@ -81,7 +81,7 @@ class Edge:
             TRACE.set(trace)
             named.append((TRACE_PARENT.encode(), trace.header.encode()))
         exchange = Exchange(receive, send, [*named, *SECURITY_HEADERS])
-        scope[EXCHANGE], scope["baton.head"] = exchange, head
+        scope[EXCHANGE], scope["baton.head"], scope[SCOPE_KEY] = exchange, head, request_id
         try:
             self._check_sender(scope, head)
             is_foreign = head.origin is not None and self._origins.is_listed(head.origin)

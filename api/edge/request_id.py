@@ -20,6 +20,8 @@ MAX_CHARS = 128
 
 _SAFE = re.compile(rb"[A-Za-z0-9._:=+/@-]{1,%d}" % MAX_CHARS)
 
+SCOPE_KEY = "baton.request_id"
+"""Key in the ASGI scope of a request. The value is its id, once the edge has it."""
 HTTP_REQUEST: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the HTTP request that is being answered. Empty in work that no request has caused."""
 TRACE: ContextVar[TraceContext | None] = ContextVar("trace", default=None)

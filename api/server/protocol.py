@@ -6,7 +6,7 @@ exceeds a limit gets an error in OpenAI's shape, unless another request is being
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from api.edge.browser import SECURITY_HEADERS
 from api.edge.connections import Connections
 from api.edge.error_response import error_response
-from api.edge.request_id import HEADER, request_id_of
+from api.edge.request_id import HEADER, SCOPE_KEY, request_id_of
 from api.server.head_limits import HeadLimits
 from api.wire.errors import FULL_REPLICA_RETRY_S
 from cluster.config.ingress import IngressConfig
@@ -230,8 +230,22 @@ class GuardedProtocol(HttpToolsProtocol):
             _disconnect(answering)  # the application waits for the rest of this body, which never comes
         is_free = answering is None or answering.response_complete or answering.disconnected
         if is_free and not self.transport.is_closing():
-            self.transport.write(_whole_answer(error, self.server_state.default_headers))
+            self.transport.write(_whole_answer(error, self.server_state.default_headers, self._request_id()))
         self.end()
+
+    def _request_id(self) -> str:
+        """The id of the request that is refused: the client's, as far as its headers have come, or that which the
+        application knows it by, or a new one.
+        """
+        answering, headers = self._answering, list[tuple[bytes, bytes]]()
+        if self._head.has_begun:
+            headers = self.headers
+        elif answering is not None and answering is self.cycle and not answering.response_complete:
+            scope = cast(dict[str, Any], answering.scope)
+            if SCOPE_KEY in scope:
+                return str(scope[SCOPE_KEY])
+            headers = scope["headers"]
+        return request_id_of(next((value for name, value in headers if name == HEADER), None))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
@@ -258,14 +272,14 @@ def _with_host_of(url: bytes, headers: list[tuple[bytes, bytes]]) -> list[tuple[
     return [header for header in headers if header[0] != b"host"] + [(b"host", parsed.host + port)]
 
 
-def _whole_answer(error: ServingError, usual: list[tuple[bytes, bytes]]) -> bytes:
+def _whole_answer(error: ServingError, usual: list[tuple[bytes, bytes]], request_id: str) -> bytes:
     """`usual`: headers of every answer."""
     response = error_response(error)
     headers = [
         *usual,
         *response.raw_headers,
         *SECURITY_HEADERS,
-        (HEADER, request_id_of(None).encode()),
+        (HEADER, request_id.encode()),
         (b"connection", b"close"),
     ]
     lines = [b"%s: %s\r\n" % header for header in headers]

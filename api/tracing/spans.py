@@ -8,14 +8,14 @@ has a text of a client.
 from collections.abc import Iterable, Mapping
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
 from cluster.messages.ids import Outcome
 from cluster.messages.timeline import Stage
 from cluster.observability.trace_context import TraceContext
-from router.session.receipt import AttemptReceipt, RouteReceipt
+from router.session.receipt import AttemptEnd, AttemptReceipt, RouteReceipt
 
 SCOPE = "baton"
 MAX_SPANS = 256
@@ -64,7 +64,7 @@ class SpanMaker:
     def _add_attempt(self, attempt: AttemptReceipt, parent: bytes) -> None:
         begin = min([attempt.began_s, *(stage.start_s for stage in attempt.timeline)])
         end = max([attempt.ended_s, *(stage.end_s for stage in attempt.timeline)])
-        has_failed = attempt.end == Outcome.FAILED
+        has_failed = attempt.end is AttemptEnd.FAILED
         span_id = self._add(
             f"attempt {attempt.number}",
             (begin, end),
@@ -167,14 +167,17 @@ def export_of(spans: Iterable[Span], resource: Mapping[str, str]) -> ExportTrace
 
 
 def _attributes(values: Mapping[str, Value]) -> list[KeyValue]:
-    return [KeyValue(key=name, value=_value(value)) for name, value in values.items() if value not in (None, "")]
+    return [_attribute(name, value) for name, value in values.items() if value is not None and value != ""]
 
 
-def _value(value: Value) -> AnyValue:
+def _attribute(name: str, value: Value) -> KeyValue:
+    attribute = KeyValue(key=name)
     if isinstance(value, bool):
-        return AnyValue(bool_value=value)
-    if isinstance(value, int):
-        return AnyValue(int_value=value)
-    if isinstance(value, float):
-        return AnyValue(double_value=value)
-    return AnyValue(string_value=str(value))
+        attribute.value.bool_value = value
+    elif isinstance(value, int):
+        attribute.value.int_value = value
+    elif isinstance(value, float):
+        attribute.value.double_value = value
+    else:
+        attribute.value.string_value = str(value)
+    return attribute

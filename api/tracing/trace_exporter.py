@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from api.tracing.spans import SpanMaker, export_of
@@ -101,6 +100,11 @@ class TraceExporter:
             if len(self._waiting) in (1, BATCH_TRACES):
                 self._changed.notify()
 
+    @property
+    def num_waiting(self) -> int:
+        """Traces that wait for their export."""
+        return len(self._waiting)
+
     def close(self, patience_s: float) -> None:
         """Export what waits, for a while at most. Blocks."""
         with self._changed:
@@ -162,7 +166,7 @@ class TraceExporter:
             return None, repr(getattr(error, "reason", error))
         try:
             refused = ExportTraceServiceResponse.FromString(answer).partial_success.rejected_spans
-        except DecodeError:  # collectors may answer in JSON, and have taken the spans
+        except Exception:  # protobuf's own error: collectors may answer in JSON, and have taken the spans
             refused = 0
         return "exported", f"it has refused {refused} spans" if refused else ""
 

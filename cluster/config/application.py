@@ -30,6 +30,7 @@ from cluster.messages.ids import CellName
 from cluster.slo import SloConfig
 
 S = TypeVar("S", PoolConfig, SchedulerConfig)
+LogFormat = Literal["text", "json"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
@@ -43,6 +44,10 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     log_level: LogLevel = "WARNING"
     """vLLM's log level in every process, and the level of Baton's own loggers. Baton's warnings are logged at any
     level. A lower level writes more lines per request; a higher level hides what vLLM warns about at each start.
+    """
+    log_format: LogFormat | None = None
+    """The form of the lines of Baton's own loggers in every process: "text", or "json" for one object a line. If it is
+    missing, the environment variable BATON_LOG_FORMAT of each node says it, and without that it is text.
     """
     engine: dict[str, Any] = {}
     """vLLM engine arguments that both pools and the ingress share: max_model_len, dtype, block_size, ..."""

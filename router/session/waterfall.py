@@ -66,11 +66,11 @@ def waterfall_of(receipt: RouteReceipt) -> Waterfall:
         sources=_sources(prefill=receipt.prefill_sources, generating=receipt.sources),
         duration_ms=_ms(receipt.duration_s),
         ttft_ms=_optional_ms(receipt.ttft_s),
-        predicted_ttft_ms=_optional_ms(predicted and predicted.ttft_s),
-        target_ttft_ms=_optional_ms(slo and slo.ttft_s),
+        predicted_ttft_ms=_optional_ms(predicted.ttft_s if predicted else None),
+        target_ttft_ms=_optional_ms(slo.ttft_s if slo else None),
         tpot_ms=_optional_ms(receipt.tpot_s),
-        predicted_tpot_ms=_optional_ms(predicted and predicted.tpot_s),
-        target_tpot_ms=_optional_ms(slo and slo.tpot_s),
+        predicted_tpot_ms=_optional_ms(predicted.tpot_s if predicted else None),
+        target_tpot_ms=_optional_ms(slo.tpot_s if slo else None),
         rows=[_row(number, stage, receipt.ttft_s) for number, stage in staged],
     )
 

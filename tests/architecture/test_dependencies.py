@@ -23,7 +23,6 @@ HOMES = {
     "mypyc": ("cluster/cli/compile.py",),
     "nixl": ("kvtransfer/connector.py",),
     "numpy": ("api/safety/classifiers/linear_classifier.py",),
-    "google": ("api/tracing/trace_exporter.py",),
     "opentelemetry": ("api/tracing/*",),
     "openai": ("api/wire/items.py",),
     "phonenumbers": ("api/safety/scans/personal_data.py",),

@@ -84,4 +84,4 @@ def collecting() -> Iterator[Collector]:
 def attributes_of(holder: "Span | list[KeyValue]") -> dict[str, object]:
     """By name."""
     attributes = holder if isinstance(holder, list) else holder.attributes
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}
+    return {one.key: getattr(one.value, str(one.value.WhichOneof("value"))) for one in attributes}
