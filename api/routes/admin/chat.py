@@ -9,17 +9,16 @@ from contextlib import aclosing
 
 from fastapi import APIRouter, Request, Response
 
-from api.edge.capacity import Units
 from api.edge.edge import full
 from api.edge.exchange import EXCHANGE
-from api.edge.request_id import HTTP_REQUEST
+from api.edge.request_id import HTTP_REQUEST, TRACE
 from api.frontend.frontend import Frames
 from api.frontend.generation import Call
 from api.frontend.vllm_errors import error_in_frame
 from api.routes.admin.requests import body_of
 from api.routes.call_headers import headers_of
 from api.routes.services import IngressServices, services_of
-from api.server.event_stream import EventStream
+from api.server.event_stream import CountedStream
 from api.web.operator_chat import OPERATOR, AnswerReport, ChatBody
 from api.web.recent_requests import EndedRequest, request_line
 from api.wire.sse import DONE, named_frame
@@ -44,8 +43,9 @@ async def chat(request: Request) -> Response:
         units.release()
         raise
     assert not isinstance(frames, dict)  # the body asks for a stream
-    return EventStream(
-        _with_report(frames, call, services, units),
+    return CountedStream(
+        units,
+        _with_report(frames, call, services),
         error_in=lambda frame: error_in_frame(frame, call.error),
         headers_of_status=lambda: headers_of(call),
         keep_alive_s=services.config.keep_alive_s,
@@ -60,6 +60,7 @@ def _call(request: Request, services: IngressServices, body: ChatBody) -> Call:
         charge=None if charging is None else charging.charge(OPERATOR, "", tell, names_maximum=True),
         path=body.path,
         http_request=HTTP_REQUEST.get(),
+        trace=TRACE.get(),
         slo_class=body.slo_class,
     )
     if call.charge is not None:
@@ -67,18 +68,13 @@ def _call(request: Request, services: IngressServices, body: ChatBody) -> Call:
     return call
 
 
-async def _with_report(
-    frames: Frames, call: Call, services: IngressServices, units: Units
-) -> AsyncGenerator[str | bytes, None]:
-    try:
-        async with aclosing(frames):
-            async for frame in frames:
-                if frame == DONE:
-                    break
-                yield frame
-        yield named_frame("baton", _report(call, services))
-    finally:
-        units.release()
+async def _with_report(frames: Frames, call: Call, services: IngressServices) -> AsyncGenerator[str | bytes, None]:
+    async with aclosing(frames):
+        async for frame in frames:
+            if frame == DONE:
+                break
+            yield frame
+    yield named_frame("baton", _report(call, services))
 
 
 def _report(call: Call, services: IngressServices) -> AnswerReport:
