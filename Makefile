@@ -3,6 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 CLOUDS = .venv-clouds
+BROWSER = .venv-browser
 # cpu or gpu. The default depends on whether an NVIDIA driver is installed
 FLAVOUR ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 # Index for torch's CPU build if pip's own index does not have it. Used for torch only
@@ -97,10 +98,18 @@ fuzz: $(STAMP) ## send random bytes to every socket and route: BATON_FUZZ_MINUTE
 models: $(STAMP) ## hand over the KV blocks of a small model of each kind (docs/models.md): two minutes for each
 	$(BIN)/python -m pytest tests/engines/test_models.py -m models
 
-browser: $(STAMP) ## open pages of other sites in a real browser, next to a Baton on loopback: seconds
+# Playwright is beside the environment, not in it, and sees it
+browser: $(STAMP) $(BROWSER)/.installed ## test the page of the admin port in a real browser, and what pages of other sites can do: a minute
 	@command -v chromium >/dev/null || { echo "Installing the Debian package chromium"; \
-	  apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium || { echo "chromium is needed"; exit 1; }; }
-	$(BIN)/python -m pytest tests/hostile/browser -m browser
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core || { echo "chromium is needed"; exit 1; }; }
+	$(BROWSER)/bin/python -m pytest tests/browser tests/hostile/browser -m browser
+
+$(BROWSER)/.installed: conf/requirements/browser.txt | $(STAMP)
+	@echo "Installing what drives the browser into $(BROWSER)"
+	@$(PYTHON) -m venv --clear $(BROWSER)
+	@$(BROWSER)/bin/python -m pip install --quiet -r conf/requirements/browser.txt
+	@echo "import site; site.addsitedir('$(abspath $(VENV))/lib/python3.11/site-packages')" >$(BROWSER)/lib/python3.11/site-packages/zz-baton.pth
+	@touch $@
 
 # Packages of the clouds are beside the environment, not in it, and see it
 clouds: $(STAMP) $(CLOUDS)/.installed ## check the cluster files against stand-ins of the clouds: two minutes; CRD=<KubeRay's CRD of a RayService>
@@ -215,7 +224,7 @@ lock: $(STAMP) ## resolve the lock files again from pyproject.toml
 	$(BIN)/python conf/requirements/lock.py gpu
 
 clean: ## remove the environment, logs, benchmark results and compiled modules; conversations stay in .baton/data
-	rm -rf $(VENV) $(CLOUDS) $(MONITORING) .baton/logs .baton/bench .baton/compiled
+	rm -rf $(VENV) $(CLOUDS) $(BROWSER) $(MONITORING) .baton/logs .baton/bench .baton/compiled
 
 # On cpu, `pip check` reports that torchvision, torchaudio, torchcodec and triton are missing (see conf/requirements/lock.py).
 $(STAMP): $(LOCK) pyproject.toml

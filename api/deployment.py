@@ -36,14 +36,17 @@ from api.server.receipt_log import ReceiptLog
 from api.server.scheduling import Scheduling
 from api.state.lifecycle import ChatState
 from api.tracing.trace_exporter import TraceExporter
+from api.web.live import LiveDocuments
+from api.web.page_files import PageFiles
 from cluster.clients.worker_client import DecodeClient, PrefillClient
 from cluster.config.application import AppConfig
 from cluster.config.tenants.identity import IdentityConfig
 from cluster.messages.generation import GenerateRequest
-from cluster.messages.ids import CellName
+from cluster.messages.ids import CellName, Pool
+from cluster.messages.operations import ServiceSettings, TierSettings
 from cluster.metrics.page import Scrape, scrape
 from cluster.observability.logging import set_up_logging
-from cluster.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT, own_version
 from cluster.serve_context import claim_state, join_cluster, own_service, own_worker_id
 from router.session.ports import SessionPorts
 from router.session.receipt import RequestObserver, Terms
@@ -189,7 +192,12 @@ class Ingress:
     async def _admin_port(self, config: AppConfig) -> HttpListener:
         """Raises ValueError for an admin key that is not valid, OSError if its file or the address cannot be used."""
         key = established_admin_key(REPO_ROOT / config.state.data_dir) if config.admin.key_required else None
-        app = build_admin_app(self._services, config.admin, AdminAccess(key), self._prober)
+        page = PageFiles(needs_key=config.admin.key_required)
+        access = AdminAccess(key, page.paths)
+        documents = LiveDocuments(self._services.cluster, self._receipts, own_worker_id(), config.model_name)
+        app = build_admin_app(
+            self._services, config.admin, access, page, documents, settings_of(config), self._prober
+        )
         gatekeeper = Gatekeeper(config.admin.as_listener(config.ingress))
         return await HttpListener.start(app, gatekeeper, own_service(), "admin.port")
 
@@ -213,3 +221,19 @@ def _probes_in(file: str | None) -> ProbeSet | None:
             return parsed(opened.read(MAX_FILE_BYTES + 1))
     except (OSError, ValueError) as error:
         raise ValueError(f"quality_probe.file: {path}: {error}") from error
+
+
+def settings_of(config: AppConfig) -> ServiceSettings:
+    """What operators are told of the config."""
+    pools = {Pool.PREFILL: config.prefill, Pool.DECODE: config.decode}
+    return ServiceSettings(
+        version=own_version(),
+        model=config.model_name,
+        replicas={name: pool.replicas for name, pool in pools.items()},
+        is_scaled=config.scaling is not None,
+        tiers={
+            name: TierSettings(dram_gib=pool.tiers.dram_gib, disk_gib=pool.tiers.disk.gib if pool.tiers.disk else None)
+            for name, pool in pools.items()
+        },
+        keeps_receipts=config.ingress.keep_receipts,
+    )

@@ -30,22 +30,29 @@ from api.routes import (
     usage,
 )
 from api.routes.admin import (
+    chat,
     cluster_views,
     keys,
+    live,
     metrics_page,
     projects,
     quality_probe,
     route_receipts,
     tenants,
     usage_of_all,
+    workers,
 )
+from api.routes.admin.web_page import page_router
 from api.routes.services import IngressServices
 from api.server.cluster_port import ClusterPort
 from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
+from api.web.live import LiveDocuments
+from api.web.page_files import PageFiles
 from cluster.config.ingress import IngressConfig
 from cluster.config.tenants.admin import MOST_CONNECTIONS, AdminConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
+from cluster.messages.operations import ServiceSettings
 
 
 def build_http_app(
@@ -82,16 +89,37 @@ def build_http_app(
 
 
 def build_admin_app(
-    services: IngressServices, config: AdminConfig, access: AccessPort, quality: QualityProber | None = None
+    services: IngressServices,
+    config: AdminConfig,
+    access: AccessPort,
+    page: PageFiles,
+    live_documents: LiveDocuments,
+    settings: ServiceSettings | None = None,
+    quality: QualityProber | None = None,
 ) -> FastAPI:
-    """The application of the admin port. `services`: of the public one. `quality`: None where nothing is probed."""
-    views = (metrics_page, cluster_views, route_receipts, quality_probe)
-    of_operators = (*views, tenants, projects, keys, usage_of_all)
-    routers = [health.liveness, *(routes.router for routes in of_operators)]
+    """The application of the admin port. `services`: of the public one. `settings`: what operators are told.
+    `quality`: None where nothing is probed.
+    """
+    of_operators = (
+        metrics_page,
+        cluster_views,
+        live,
+        chat,
+        route_receipts,
+        quality_probe,
+        workers,
+        tenants,
+        projects,
+        keys,
+        usage_of_all,
+    )
+    routers = [health.liveness, page_router(page), *(routes.router for routes in of_operators)]
     # One request for each connection: the limit of connections refuses before this one would
     capacity = Capacity(MOST_CONNECTIONS)
     app = _app(routers, services, config.as_listener(services.config), capacity, access)
     app.state.quality = quality
+    app.state.live = live_documents
+    app.state.settings = settings or ServiceSettings()
     return app
 
 

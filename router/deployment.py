@@ -27,8 +27,16 @@ from cluster.metrics.scheduler import (
 )
 from cluster.observability.logging import set_up_logging
 from cluster.rpc.listener import Listener
-from cluster.serve_context import join_cluster, own_interface_of, own_node, own_worker_id, scheduler_registry
+from cluster.serve_context import (
+    join_cluster,
+    own_interface_of,
+    own_node,
+    own_worker_id,
+    scheduler_registry,
+    worker_drains,
+)
 from cluster.slo import SloConfig
+from router.drain_keeper import DrainKeeper
 from router.epoch_watch import EpochWatch
 from router.garbage import collect_rarely
 from router.prediction.learned_latency import LatencyModels
@@ -53,13 +61,17 @@ class Scheduler:
         self._state = RouterState(slo, max_indexed_blocks=config.max_indexed_blocks)
         self._log = start_log(config, slo, cell)
         state = RecordedState(self._state, self._log) if self._log is not None else self._state
-        service = SchedulerService(state, lambda epoch: self._epoch_watch.heard_of(epoch)).service
+        service = SchedulerService(
+            state, lambda epoch: self._epoch_watch.heard_of(epoch), lambda: self._drains
+        ).service
         self._listener = await Listener.start(own_interface_of(network.host).host, service)
         collect_rarely()
         registry = scheduler_registry(cell)
         record = registry.claim(self._listener.address, own_node())
         if self._log is not None:
             self._log.epoch = record.epoch
+        self._drains = DrainKeeper(state, worker_drains(cell))
+        self._state.status.begin(record.epoch, asyncio.get_running_loop().time())
         self._closing: asyncio.Task[None] | None = None
         self._epoch_watch = EpochWatch(registry, record, self._stop)
 

@@ -23,6 +23,7 @@ from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.metrics.scheduler import PAUSES_ASKED, PLACEMENT, count_placement
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import (
+    DRAIN,
     EVENTS,
     HEARD,
     KV_EVENTS,
@@ -37,8 +38,10 @@ from cluster.rpc.protocol import (
     REPLACED,
     REPORT,
     ROSTER,
+    STATUS,
     VIEW,
 )
+from router.drain_keeper import DrainKeeper
 from router.ingresses import SWEEP_S, Ingresses
 from router.pending_placements import PendingPlacements
 from router.prefixes.kv_backlog import KvBacklog
@@ -54,8 +57,15 @@ and perhaps repeat, more events.
 
 
 class SchedulerService:
-    def __init__(self, state: State, on_replaced: Callable[[int], None] = lambda epoch: None) -> None:
-        """`on_replaced` is called with the epoch of another Scheduler that a worker or an ingress has found."""
+    def __init__(
+        self,
+        state: State,
+        on_replaced: Callable[[int], None] = lambda epoch: None,
+        drains: Callable[[], DrainKeeper] | None = None,
+    ) -> None:
+        """`on_replaced` is called with the epoch of another Scheduler that a worker or an ingress has found. `drains`:
+        None where no worker is ever drained, as in the simulator.
+        """
         self.pending = PendingPlacements(state)
         self._loop = asyncio.get_running_loop()
         self.service = Service()
@@ -89,6 +99,9 @@ class SchedulerService:
         service.on_call(QUARANTINE, lambda told: _quarantine(state, told, self._loop.time()))
         process = secrets.token_hex(8)
         service.on_call(LOAD, lambda ask: state.load.read(ask, process, self._loop.time()))
+        service.on_call(STATUS, lambda _: state.status.read(self._loop.time()))
+        if drains is not None:
+            service.on_call(DRAIN, lambda ask: drains().change(ask))
         service.on_post(REPLACED, lambda _, epoch: on_replaced(epoch))
 
     def _place(

@@ -38,6 +38,7 @@ NO_TIMEOUTS = {
     ("cluster/metrics/buckets.py", "ANSWER_BUCKETS_S"): "bounds of the buckets of histograms",
     ("cluster/metrics/buckets.py", "GAP_BUCKETS_S"): "bounds of the buckets of histograms",
     ("cluster/load/report/document.py", "LATE_S"): "a lateness that a report warns of",
+    ("api/web/recent_requests.py", "WINDOW_S"): "the age of requests that figures are made of",
     ("cluster/metrics/buckets.py", "LATENCY_BUCKETS_S"): "bounds of the buckets of histograms",
     ("cluster/metrics/buckets.py", "STEP_BUCKETS_S"): "bounds of the buckets of histograms",
     ("cluster/observability/alerts/requests.py", "MAX_TTFT_P95_S"): "limits of an alert",

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from api.server.cell_views import CellViews
 from api.server.kept_receipts import MOST_FOUND, KeptReceipt, KeptReceipts
 from cluster.messages.ids import CellName
+from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus
 from cluster.messages.reports import REPORT_INTERVAL_S
 from cluster.messages.views import CellsView, ClusterView, QueuedRequest, Readiness
 from cluster.metrics.page import Scrape, render
@@ -45,6 +46,8 @@ class ClusterHandle:
         self._cells = SharedAnswer(views.cells, max_age_s)
         self._view = SharedAnswer(views.view, max_age_s)
         self._queue = SharedAnswer(views.queue, max_age_s)
+        self._statuses = SharedAnswer(views.statuses, max_age_s)
+        self._views = views
         self._metrics_page = SharedAnswer(lambda: metrics_page_of(self._deployments, [None, *cells], model), max_age_s)
 
     async def readiness(self) -> Readiness:
@@ -58,6 +61,12 @@ class ClusterHandle:
 
     async def queue(self) -> list[QueuedRequest]:
         return await self._queue.get()
+
+    async def statuses(self) -> list[SchedulerStatus]:
+        return await self._statuses.get()
+
+    async def drain(self, ask: DrainAsk) -> DrainAnswer:
+        return await self._views.drain(ask)
 
     async def metrics_page(self) -> bytes:
         return await self._metrics_page.get()

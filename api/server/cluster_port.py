@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from api.server.kept_receipts import KeptReceipt
+from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus
 from cluster.messages.views import CellsView, ClusterView, QueuedRequest, Readiness
 
 
@@ -24,6 +25,16 @@ class ClusterPort(Protocol):
     async def queue(self) -> list[QueuedRequest]:
         """The requests that wait for a placement, in the order of service. Raises ServingError while the Scheduler
         cannot be reached.
+        """
+        ...
+
+    async def statuses(self) -> list[SchedulerStatus]:
+        """What the Schedulers of all cells know. Raises ServingError while none can be reached."""
+        ...
+
+    async def drain(self, ask: DrainAsk) -> DrainAnswer:
+        """Raises NotFound for an unknown worker, Conflict for the last one of its pool, StateUnavailable if the drain
+        cannot be stored, and ServingError while the Scheduler cannot be reached.
         """
         ...
 

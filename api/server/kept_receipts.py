@@ -46,20 +46,25 @@ _decode = msgspec.msgpack.Decoder(RouteReceipt).decode
 class KeptReceipts:
     def __init__(self, most: int, clock: Callable[[], float] = time.time) -> None:
         """`most`: receipts. `clock`: seconds since 1970."""
-        self._most = most
+        self.most = most
         self._clock = clock
         self._kept: deque[KeptReceipt] = deque()
         self._num_bytes = 0
 
     def add(self, receipt: RouteReceipt) -> None:
-        if not self._most:
+        if not self.most:
             return
         kept = KeptReceipt(self._clock(), receipt.request_id, receipt.http_request, _encode(receipt))
         self._kept.append(kept)
         self._num_bytes += len(kept.encoded)
-        while len(self._kept) > self._most or self._num_bytes > MOST_BYTES:
+        while len(self._kept) > self.most or self._num_bytes > MOST_BYTES:
             self._drop()
         self._forget_old()
+
+    def newest(self, number: int) -> list[KeptReceipt]:
+        """At most `number` receipts as they are kept, the newest first."""
+        self._forget_old()
+        return list(islice(reversed(self._kept), number))
 
     def last(self, number: int, http_request: str | None = None) -> list[RouteReceipt]:
         """At most `number` receipts, the newest first: of all requests, or of one HTTP request."""

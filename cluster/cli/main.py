@@ -32,6 +32,7 @@ from cluster.cli.accounts.tenants import add_project_parser
 from cluster.cli.ask_service import DIRECT, about_admin_port, add_service_options, ask
 from cluster.cli.load import command as load
 from cluster.cli.operate import quality, replay, trace
+from cluster.cli.operator import doctor, drain, status, why
 from cluster.cli.reader import run_for_reader
 from cluster.cli.serve_run import ServeRun
 from cluster.cli.tenants import usage as cli_usage
@@ -125,7 +126,11 @@ def argument_parser() -> argparse.ArgumentParser:
     add_service_options(probe)
     probe.add_argument("--json", action="store_true", help="print the answer of GET /baton/links")
     probe.set_defaults(run=_probe)
+    doctor.add_parser(commands)
+    status.add_parser(commands)
+    why.add_parser(commands)
     cells.add_parser(commands)
+    drain.add_parser(commands)
     trace.add_parser(commands)
     quality.add_parser(commands)
     cli_state.add_tenant_parser(commands)

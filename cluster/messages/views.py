@@ -58,6 +58,8 @@ class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
     max_requests: int
     """Most requests that the worker takes at a time."""
     address: Address
+    is_draining: bool = False
+    """Whether an operator drains the worker: it gets only what no other worker takes."""
 
 
 class RosterChange(msgspec.Struct, frozen=True, array_like=True):

@@ -51,6 +51,10 @@ class WorkerHooks(msgspec.Struct, frozen=True, kw_only=True):
     """The proven links, for a report."""
     probing: Callable[[], WorkerId | None] = lambda: None
     """The prefill worker to which a link is proved or measured now."""
+    link_failures: Callable[[], dict[WorkerId, str]] = dict
+    """Why the last attempts to prove a link have failed."""
+    num_leases: Callable[[], int] = lambda: 0
+    """Leases whose KV blocks the worker keeps."""
     on_convicted: Callable[[WorkerId], None] = lambda prefill: None
     """Called with a prefill worker whose handoffs to this worker were wrong."""
     take_transfers: Callable[[], list[TransferSample]] = list
@@ -185,7 +189,7 @@ class Worker:
             worker=self._id,
             pool=self._pool,
             address=address,
-            load=self._engine.load(),
+            load=msgspec.structs.replace(self._engine.load(), num_leases=self._hooks.num_leases()),
             max_requests=self._max_requests,
             shape=self._engine.shape,
             steps=steps,
@@ -193,6 +197,7 @@ class Worker:
             transport=self._engine.transport,
             links=self._hooks.links(),
             probing=self._hooks.probing(),
+            link_failures=self._hooks.link_failures(),
             kv_events_through=self._kv_events.mirror.sent_through,
             requests=self._engine.open_requests if names_requests else None,
         )

@@ -95,6 +95,10 @@ class AdmissionControl:
     def num_waiting(self) -> int:
         return len(self._queue)
 
+    def waiting_by_class(self) -> dict[SloClass, int]:
+        """The classes of which requests wait, with their numbers."""
+        return self._queue.num_by_class()
+
     def place(
         self, request: PlacementRequest, now: float, ingress: IngressId | None, *, turns_away: bool = False
     ) -> Placement | Rejection | None:
@@ -199,6 +203,7 @@ class AdmissionControl:
             return self._wait_for_room(waiting, now) if waiting.is_replaced and answer.is_overload else answer
         admitted = choice if self._admits_all else self._admitted(placement_input, candidates, choice, waiting, excess)
         if admitted is not None:
+            self._placer.paths.note(placement_input, candidates, admitted)
             charge = self._placer.commit(placement_input, admitted, waiting.ingress)
             self._shares.charge(charge.tenant, waiting.request.tenant_weight, charge.engine_s, now)
             if not waiting.is_replaced and waiting.request.pinned is None:
@@ -355,7 +360,7 @@ def _is_outage(waiting: Waiting, by_pool: WorkersByPool, now: float) -> bool:
         return True
     if not waiting.request.lost:
         return False
-    workers = [*by_pool.prefills, *by_pool.decodes]
+    workers = [*by_pool.prefills, *by_pool.decodes, *by_pool.draining_prefills, *by_pool.draining_decodes]
     if not waiting.request.excluded.issuperset([worker.worker for worker in workers]):
         return False
     if now - waiting.asked_at <= REPORT_TIMEOUT_S:

@@ -5,11 +5,12 @@ is passed on without a record. A file of the log begins between two calls, befor
 its snapshot is of the state then.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol, final
 
 from cluster.messages.ids import Address, IngressId, RequestId, SloClass, WorkerId
 from cluster.messages.kv_events import KvEvents
+from cluster.messages.operations import SchedulerStatus
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta, ReportReply, WorkerReport
 from cluster.messages.scaling import LoadReading, ScalingAsk
@@ -21,6 +22,7 @@ from router.recording.records import (
     Answer,
     Decided,
     Disconnected,
+    Drained,
     Indexed,
     IndexMissed,
     IndexSwept,
@@ -82,6 +84,8 @@ class RecordedState:
         self.index = RecordedIndex(state, self._add)
         self.load = RecordedLoad(state, self._add)
         self.quarantined = RecordedQuarantine(state, self._add)
+        self.status = RecordedStatus(state, self._add)
+        self.workers = RecordedWorkers(state, self._add)
 
     def place(
         self,
@@ -256,6 +260,37 @@ class RecordedQuarantine:
     def told(self, workers: Mapping[WorkerId, str], now: float) -> QuarantineChange:
         self._add(Quarantined(now, dict(workers)), SMALL * (1 + len(workers)))
         return self._workers.told(workers, now)
+
+
+@final
+class RecordedStatus:
+    """What operators ask for, which looks at the queue."""
+
+    def __init__(self, state: RouterState, add: Add) -> None:
+        self._status = state.status
+        self._add = add
+        self.begin = state.status.begin
+
+    def read(self, now: float) -> SchedulerStatus:
+        self._add(Looked(now, at_queue=True), SMALL)
+        return self._status.read(now)
+
+
+@final
+class RecordedWorkers:
+    """The part of LiveWorkers that drains of operators need."""
+
+    def __init__(self, state: RouterState, add: Add) -> None:
+        self._workers = state.workers
+        self._add = add
+        self.drains = state.workers.drains
+        self.by_id = state.workers.by_id
+        self.live = state.workers.live
+
+    def drain(self, workers: Iterable[WorkerId]) -> None:
+        drained = list(workers)
+        self._add(Drained(drained), SMALL * (1 + len(drained)))
+        self._workers.drain(drained)
 
 
 @final

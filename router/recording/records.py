@@ -182,6 +182,12 @@ class Quarantined(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="q
     """Why, for each worker in quarantine."""
 
 
+class Drained(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="n"):
+    """`workers.drain`: an operator drains these workers, and no others."""
+
+    workers: list[WorkerId]
+
+
 class LogGap(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="g"):
     """Records are missing here. A replay is not exact from here to the next snapshot."""
 
@@ -205,6 +211,7 @@ Stimulus = (
     | Looked
     | Retired
     | Quarantined
+    | Drained
     | LogGap
 )
 Record = Stimulus | SnapshotPart

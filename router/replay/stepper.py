@@ -17,6 +17,7 @@ from router.recording.records import (
     Answer,
     Decided,
     Disconnected,
+    Drained,
     Indexed,
     IndexMissed,
     IndexSwept,
@@ -43,7 +44,7 @@ WAITS = "waits"
 Pauses = list[tuple[IngressId | None, Pause, SloClass]]
 Outcome = Answer | Replied | Pauses | None
 
-Seldom = Disconnected | IndexMissed | IndexSwept | IngressWithdrawn | Looked | Retired | Quarantined | LogGap
+Seldom = Disconnected | IndexMissed | IndexSwept | IngressWithdrawn | Looked | Retired | Quarantined | Drained | LogGap
 
 
 class DecisionKind(StrEnum):
@@ -147,6 +148,8 @@ class Stepper:
                 state.load.read(ScalingAsk(record.workers), "", record.now)
             case Quarantined():
                 state.quarantined.told(record.workers, record.now)
+            case Drained():
+                state.workers.drain(record.workers)
             case LogGap():
                 pass
             case _:

@@ -22,11 +22,14 @@ from api.state.event_streams.event_log import LogSpace
 from api.state.redis.client import RedisClient
 from api.state.redis.idempotency_keys import IdempotencyKeys
 from api.state.redis.read_cache import ReadCache
+from api.web.live import LiveDocuments
+from api.web.page_files import PageFiles
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.config.tenants.admin import AdminConfig
 from cluster.errors import ServingError, StateUnavailable
 from cluster.messages.ids import CellName, Path, Pool, RequestId, SloClass, WorkerId
+from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus, StoreStatus
 from cluster.messages.placement import Placement
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 from cluster.messages.views import CellState, CellsView, CellView, ClusterView, QueuedRequest, Readiness, WorkerView
@@ -35,8 +38,9 @@ from router.session.receipt import Terms
 from tests.component.open_access import OPEN
 from tests.conformance.watch import watched
 from tests.unit.scrapes import a_scrape
+from tests.unit.statuses import a_scheduler_status, a_worker_status
 
-CARD = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
+CARD: dict[str, Any] = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"
 ADMIN_KEY = f"{ADMIN_PREFIX}{'k' * 40}"
@@ -111,6 +115,7 @@ class FakeCluster:
             workers=[a_worker("p0", Pool.PREFILL), a_worker("d0", Pool.DECODE, *(["p0"] if connected else []))],
         )
         self._mismatch = mismatch
+        self.drain_asks: list[DrainAsk] = []
         self.scrapes = [
             a_scrape(name, "x", "baton_output_tokens_total", value)
             for name, value in (("ingress", 1.0), ("prefill", 2.0))
@@ -141,6 +146,16 @@ class FakeCluster:
                 gives_up_s=20.0,
             )
         ]
+
+    async def statuses(self) -> list[SchedulerStatus]:
+        await self.view()
+        return [a_scheduler_status(a_worker_status("p0"), a_worker_status("d0"))]
+
+    async def drain(self, ask: DrainAsk) -> DrainAnswer:
+        self.drain_asks.append(ask)
+        if self._error is not None:
+            raise self._error
+        return DrainAnswer(was_draining=[one.drains for one in self.drain_asks[:-1]][-1:] == [True])
 
     async def metrics_page(self) -> bytes:
         return render(self.scrapes)
@@ -186,6 +201,9 @@ class StateAway:
     def stores(self) -> None:
         raise StateUnavailable("the stored conversations cannot be reached yet", 2.0)
 
+    def store_statuses(self) -> list[StoreStatus]:
+        return [StoreStatus(name="PostgreSQL", is_there=False, is_embedded=True)]
+
     def accounts(self) -> None:
         raise StateUnavailable("the accounts cannot be reached yet", 2.0)
 
@@ -219,7 +237,10 @@ def an_app(
 
 def an_admin_app(app: FastAPI, key: str | None = ADMIN_KEY) -> FastAPI:
     """That of the admin port, beside the one of the public port."""
-    return build_admin_app(app.state.services, AdminConfig(), AdminAccess(key))
+    services = app.state.services
+    page = PageFiles(needs_key=key is not None)
+    documents = LiveDocuments(services.cluster, services.receipts.kept, "replica-0", CARD["id"])
+    return build_admin_app(services, AdminConfig(), AdminAccess(key, page.paths), page, documents)
 
 
 def frames_of(answer: dict[str, Any] | AsyncGenerator[str | bytes, None]) -> AsyncGenerator[str | bytes, None]:

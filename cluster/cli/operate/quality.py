@@ -129,7 +129,7 @@ def _day(unix_time: float) -> str:
 def _waited(arguments: argparse.Namespace) -> bool:
     """Begin a round and wait for its end. Prints what is wrong and returns False if it does not end."""
     path = "/baton/quality/run" if arguments.learn is None else "/baton/quality/learn"
-    asked = ask(arguments, path, _Asked, posts=True)
+    asked = ask(arguments, path, _Asked, {})
     if asked is None:
         return False
     until, said = time.monotonic() + WAIT_S, None
@@ -174,7 +174,7 @@ def _release(arguments: argparse.Namespace, worker: WorkerId) -> int:
     if worker not in [target.worker for target in answer[0].targets]:
         print(f"baton: there is no worker {worker}: {_known(answer[0].targets)}", file=sys.stderr)
         return 2
-    if ask(arguments, f"/baton/quality/release/{quote(worker, safe='')}", _Asked, posts=True) is None:
+    if ask(arguments, f"/baton/quality/release/{quote(worker, safe='')}", _Asked, {}) is None:
         return 1
     print(f"worker {worker} counts as right until it answers wrongly again")
     return 0

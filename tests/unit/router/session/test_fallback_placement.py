@@ -1,5 +1,6 @@
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +67,12 @@ def test_requests_that_the_scheduler_has_placed_count_too() -> None:
 def test_worker_that_failed_is_left_out() -> None:
     choice = a_choice(an_entry("d0"), an_entry("d1"))
     assert {placed(choice, n, excluded=frozenset({"d0"})).decode for n in range(3)} == {"d1"}
+
+
+def test_draining_worker_gets_what_no_other_worker_takes() -> None:
+    draining = msgspec.structs.replace(an_entry("d0"), is_draining=True)
+    choice = a_choice(draining, an_entry("p0", max_requests=1))
+    assert [placed(choice, number).generating for number in range(3)] == ["p0", "d0", "d0"]
 
 
 def test_prefill_worker_serves_where_no_decode_worker_can() -> None:
