@@ -34,6 +34,8 @@ OF_LIBRARIES = frozenset({"TCP_USER_TIMEOUT", "UCX_KEEPALIVE_INTERVAL"})
 
 NO_TIMEOUTS = {
     ("api/wire/slo.py", "LEAST_MS"): "the smallest objective that a client may ask for",
+    ("cluster/diagnosis/links.py", "STARTING_S"): "the age of a Scheduler up to which unproved links are normal",
+    ("cluster/doctor/judgement/machine.py", "LARGEST_SKEW_S"): "a bound of differences of clocks",
     ("cluster/metrics/buckets.py", "LATENCY_BUCKETS_S"): "bounds of the buckets of histograms",
     ("router/admission/fairness.py", "_WINDOW_S"): "computed from HALF_LIFE_S",
     ("router/admission/fairness.py", "_AGEING_S"): "computed from HALF_LIFE_S",

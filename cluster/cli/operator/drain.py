@@ -84,7 +84,7 @@ def progress(worker: WorkerStatus | None) -> str:
 
 
 def _tell(status: ServiceStatus, worker: str) -> int:
-    print(f"{progress(_found(status, worker))}; `baton status` shows it, and --wait waits")
+    print(f"{progress(_found(status, worker))} (`baton status` shows it, and --wait waits for its end)")
     return 0
 
 
