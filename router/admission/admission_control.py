@@ -4,6 +4,7 @@
 event, and at `next_decision_at`, since queues drain without an event.
 """
 
+from collections.abc import Callable
 from typing import Final, final
 
 from cluster.messages.ids import IngressId, RequestId, SloClass, WorkerId
@@ -81,6 +82,8 @@ class AdmissionControl:
         self._quarantine = quarantine
         self._admits_all = admits_all
         self._queue = WaitingQueue()
+        self.waiting_by_class: Callable[[], dict[SloClass, int]] = self._queue.num_by_class
+        """Tells the classes of which requests wait, with their numbers."""
         self._shares = TenantShares()
         self._preempts = preempts
         self.preemption = Preemption(placer, workers)
@@ -94,10 +97,6 @@ class AdmissionControl:
     @property
     def num_waiting(self) -> int:
         return len(self._queue)
-
-    def waiting_by_class(self) -> dict[SloClass, int]:
-        """The classes of which requests wait, with their numbers."""
-        return self._queue.num_by_class()
 
     def place(
         self, request: PlacementRequest, now: float, ingress: IngressId | None, *, turns_away: bool = False

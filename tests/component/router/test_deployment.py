@@ -95,19 +95,21 @@ async def test_scheduler_that_finds_a_newer_one_lets_go_of_the_requests_that_wai
 
 
 async def test_drain_that_one_scheduler_was_told_is_known_to_the_next(registry: SchedulerRegistry) -> None:
-    await started()
+    old = await started()
     first = present(registry.newest())
     client = SchedulerClient(lambda: _found(first))
     for worker in ("d0", "d1"):
         await client.report(a_report(worker))
     await client.drain(DrainAsk(worker=WorkerId("d0"), drains=True))
-    await started()
+    new = await started()
     second = present(registry.newest())
     client = SchedulerClient(lambda: _found(second))
     await client.report(a_report("d0"))
     status = await client.status()
     assert status.epoch == second.epoch > first.epoch
     assert [(worker.worker, worker.condition) for worker in status.workers] == [("d0", WorkerCondition.DRAINING)]
+    for scheduler in (old, new):
+        await scheduler._listener.close()
 
 
 async def _found(record: SchedulerRecord) -> SchedulerRecord:

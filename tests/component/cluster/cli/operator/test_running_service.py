@@ -180,7 +180,7 @@ def test_wait_can_be_ended_without_the_drain(
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(drain.time, "sleep", interrupted)
+    monkeypatch.setattr("time.sleep", interrupted)
     assert run(drain, service, "d1", "--wait") == 0
     assert "still drains" in capsys.readouterr().out
     assert len(service.posted) == 1
