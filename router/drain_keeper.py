@@ -50,7 +50,7 @@ class DrainKeeper:
             if ask.drains and not ask.force and self._is_last(ask.worker):
                 raise Conflict(
                     f"'{ask.worker}' is the last worker of its pool that does not drain: the other pool would do all "
-                    "of its work, as far as it can",
+                    "of its work, as far as it can. To drain it all the same, use --force (`force` of the route)",
                     "worker",
                     "last_worker_of_pool",
                 )

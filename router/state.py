@@ -100,7 +100,7 @@ class RouterState:
             self._charges,
             self._quarantine,
             self._placer.paths,
-            self._admission.waiting_by_class,
+            self._admission.queue.num_by_class,
             self._admission.queued,
         )
         """All that is known, for operators."""

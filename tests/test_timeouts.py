@@ -39,6 +39,8 @@ NO_TIMEOUTS = {
     ("cluster/metrics/buckets.py", "GAP_BUCKETS_S"): "bounds of the buckets of histograms",
     ("cluster/load/report/document.py", "LATE_S"): "a lateness that a report warns of",
     ("api/web/recent_requests.py", "WINDOW_S"): "the age of requests that figures are made of",
+    ("cluster/diagnosis/links.py", "STARTING_S"): "the age of a Scheduler up to which unproved links are normal",
+    ("cluster/doctor/judgement/machine.py", "LARGEST_SKEW_S"): "a bound of differences of clocks",
     ("cluster/metrics/buckets.py", "LATENCY_BUCKETS_S"): "bounds of the buckets of histograms",
     ("cluster/metrics/buckets.py", "STEP_BUCKETS_S"): "bounds of the buckets of histograms",
     ("cluster/observability/alerts/requests.py", "MAX_TTFT_P95_S"): "limits of an alert",

@@ -13,7 +13,7 @@ import msgspec
 from cluster.config.application import AppConfig
 from cluster.config.network import is_loopback
 from cluster.doctor.facts import machine, nodes, places, services, software
-from cluster.doctor.finding import Finding
+from cluster.doctor.finding import CheckFinding
 from cluster.doctor.judgement.machine import (
     judge_clock,
     judge_cpus,
@@ -43,7 +43,7 @@ from cluster.doctor.judgement.software import (
     judge_python,
     judge_transports,
 )
-from cluster.doctor.wanted import Wanted, wanted_by
+from cluster.doctor.wanted import WantedMachine, wanted_by
 from kvtransfer.transport.node import read_node
 from kvtransfer.transport.topology import Device
 
@@ -65,35 +65,35 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """Address of the Ray that the service would join. Empty if it starts its own."""
 
     @property
-    def wanted(self) -> Wanted | None:
+    def wanted(self) -> WantedMachine | None:
         return wanted_by(self.config) if self.config is not None else None
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
+class MachineCheck(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    run: Callable[[Subject], Iterable[Finding]]
+    run: Callable[[Subject], Iterable[CheckFinding]]
     bound_s: float = USUAL_BOUND_S
     needs_config: bool = True
 
 
-def _software(_: Subject) -> Iterator[Finding]:
+def _software(_: Subject) -> Iterator[CheckFinding]:
     yield judge_python((sys.version_info.major, sys.version_info.minor), sys.executable)
     yield judge_packages(software.package_facts(software.flavour_of_environment()))
     yield judge_compiled(*software.compiled_facts())
 
 
-def _engine(subject: Subject) -> Iterator[Finding]:
+def _engine(subject: Subject) -> Iterator[CheckFinding]:
     facts, wanted = software.engine_facts(subject.conf if subject.config else None), subject.wanted
     yield from judge_engine(facts, wants_gpus=wanted is not None and wanted.uses_gpus)
     if wanted is not None:
         yield from judge_gpus(machine.gpu_tool(), wanted, facts.cuda)
 
 
-def _nixl(_: Subject) -> Iterator[Finding]:
+def _nixl(_: Subject) -> Iterator[CheckFinding]:
     return judge_nixl(software.nixl_facts())
 
 
-def _machine(subject: Subject) -> Iterator[Finding]:
+def _machine(subject: Subject) -> Iterator[CheckFinding]:
     wanted, config = subject.wanted, subject.config
     assert wanted is not None
     assert config is not None
@@ -109,17 +109,17 @@ def _machine(subject: Subject) -> Iterator[Finding]:
     yield from judge_transports(wanted.transports, [port.name for port in node.rdma_ports], node.num_gpus)
 
 
-def _model(subject: Subject) -> Iterator[Finding]:
+def _model(subject: Subject) -> Iterator[CheckFinding]:
     assert subject.config is not None
     yield judge_model(places.model_facts(subject.config.model))
 
 
-def _ports(subject: Subject) -> Iterator[Finding]:
+def _ports(subject: Subject) -> Iterator[CheckFinding]:
     assert subject.config is not None
     return judge_ports(places.port_facts(subject.config))
 
 
-def _files(subject: Subject) -> Iterator[Finding]:
+def _files(subject: Subject) -> Iterator[CheckFinding]:
     config = subject.config
     assert config is not None
     host = config.internal_host
@@ -130,18 +130,18 @@ def _files(subject: Subject) -> Iterator[Finding]:
     yield from judge_disks(places.disk_facts(config))
 
 
-def _names(subject: Subject) -> Iterator[Finding]:
+def _names(subject: Subject) -> Iterator[CheckFinding]:
     assert subject.config is not None
     return judge_names(places.resolved_names(subject.config), places.network_error(subject.config))
 
 
-def _postgres(subject: Subject) -> Iterator[Finding]:
+def _postgres(subject: Subject) -> Iterator[CheckFinding]:
     assert subject.config is not None
     urls = places.state_urls(subject.config)
     yield judge_postgres(services.postgres_facts(urls.get("database_url"), subject.config.state.data_dir))
 
 
-def _redis(subject: Subject) -> Iterator[Finding]:
+def _redis(subject: Subject) -> Iterator[CheckFinding]:
     assert subject.config is not None
     urls, folder = places.state_urls(subject.config), subject.config.state.data_dir
     own, limits = urls.get("redis_url"), urls.get("limits_redis_url") or urls.get("redis_url")
@@ -149,7 +149,7 @@ def _redis(subject: Subject) -> Iterator[Finding]:
     yield judge_redis(services.redis_facts("Redis of limits", limits, folder, counts_limits=True))
 
 
-def _ray(subject: Subject) -> Iterator[Finding]:
+def _ray(subject: Subject) -> Iterator[CheckFinding]:
     facts = nodes.ray_facts(subject.ray)
     yield from judge_ray(facts, subject.wanted)
     skews = {node.host: node.skew_s for node in facts.nodes if node.skew_s is not None}
@@ -158,15 +158,15 @@ def _ray(subject: Subject) -> Iterator[Finding]:
 
 
 CHECKS = (
-    Check(name="software", run=_software, needs_config=False),
-    Check(name="vLLM", run=_engine, bound_s=LOADING_BOUND_S, needs_config=False),
-    Check(name="NIXL", run=_nixl, bound_s=LOADING_BOUND_S, needs_config=False),
-    Check(name="model", run=_model),
-    Check(name="machine", run=_machine),
-    Check(name="ports", run=_ports),
-    Check(name="host names", run=_names),
-    Check(name="files", run=_files),
-    Check(name="PostgreSQL", run=_postgres, bound_s=2 * USUAL_BOUND_S),
-    Check(name="Redis", run=_redis, bound_s=2 * USUAL_BOUND_S),
-    Check(name="Ray", run=_ray, bound_s=LOADING_BOUND_S, needs_config=False),
+    MachineCheck(name="software", run=_software, needs_config=False),
+    MachineCheck(name="vLLM", run=_engine, bound_s=LOADING_BOUND_S, needs_config=False),
+    MachineCheck(name="NIXL", run=_nixl, bound_s=LOADING_BOUND_S, needs_config=False),
+    MachineCheck(name="model", run=_model),
+    MachineCheck(name="machine", run=_machine),
+    MachineCheck(name="ports", run=_ports),
+    MachineCheck(name="host names", run=_names),
+    MachineCheck(name="files", run=_files),
+    MachineCheck(name="PostgreSQL", run=_postgres, bound_s=2 * USUAL_BOUND_S),
+    MachineCheck(name="Redis", run=_redis, bound_s=2 * USUAL_BOUND_S),
+    MachineCheck(name="Ray", run=_ray, bound_s=LOADING_BOUND_S, needs_config=False),
 )

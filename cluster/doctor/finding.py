@@ -17,7 +17,7 @@ class CheckResult(StrEnum):
     OK = "ok"
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class CheckFinding(msgspec.Struct, frozen=True, kw_only=True):
     check: str
     result: CheckResult
     found: str
@@ -26,20 +26,20 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator can do. Empty if there is nothing to do."""
 
 
-def ok(check: str, found: str) -> Finding:
-    return Finding(check=check, result=CheckResult.OK, found=found)
+def ok(check: str, found: str) -> CheckFinding:
+    return CheckFinding(check=check, result=CheckResult.OK, found=found)
 
 
-def warning(check: str, found: str, todo: str) -> Finding:
-    return Finding(check=check, result=CheckResult.WARNING, found=found, todo=todo)
+def warning(check: str, found: str, todo: str) -> CheckFinding:
+    return CheckFinding(check=check, result=CheckResult.WARNING, found=found, todo=todo)
 
 
-def failed(check: str, found: str, todo: str) -> Finding:
-    return Finding(check=check, result=CheckResult.FAILED, found=found, todo=todo)
+def failed(check: str, found: str, todo: str) -> CheckFinding:
+    return CheckFinding(check=check, result=CheckResult.FAILED, found=found, todo=todo)
 
 
-def unknown(check: str, found: str, todo: str = "") -> Finding:
-    return Finding(check=check, result=CheckResult.UNKNOWN, found=found, todo=todo)
+def unknown(check: str, found: str, todo: str = "") -> CheckFinding:
+    return CheckFinding(check=check, result=CheckResult.UNKNOWN, found=found, todo=todo)
 
 
 def listed(names: list[str], most: int = 5) -> str:

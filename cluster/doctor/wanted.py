@@ -28,7 +28,7 @@ class WantedReplicas(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedMachine(msgspec.Struct, frozen=True, kw_only=True):
     replicas: list[WantedReplicas]
     kv_bytes: int | None
     """KV memory of all engines together, where the config says it. None if the engines decide."""
@@ -52,7 +52,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return sum(one.num * one.gpus for one in self.replicas)
 
 
-def wanted_by(config: AppConfig) -> Wanted:
+def wanted_by(config: AppConfig) -> WantedMachine:
     num_cells = len(config.cells.names)
     pools = {"prefill": config.prefill, "decode": config.decode}
     replicas = [
@@ -89,7 +89,7 @@ def wanted_by(config: AppConfig) -> Wanted:
     )
     num_engines = sum(pool.replicas for pool in pools.values()) * num_cells
     kv = [config.pool(pool).engine.get("kv_cache_memory_bytes") for pool in pools.values()]
-    return Wanted(
+    return WantedMachine(
         replicas=replicas,
         kv_bytes=_kv_bytes(config) if all(isinstance(one, int) for one in kv) else None,
         dram_bytes=int(sum((pool.tiers.dram_gib or 0.0) * pool.replicas for pool in pools.values()) * GIB * num_cells),

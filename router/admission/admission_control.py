@@ -95,10 +95,6 @@ class AdmissionControl:
     def num_waiting(self) -> int:
         return len(self._queue)
 
-    def waiting_by_class(self) -> dict[SloClass, int]:
-        """The classes of which requests wait, with their numbers."""
-        return self._queue.num_by_class()
-
     def place(
         self, request: PlacementRequest, now: float, ingress: IngressId | None, *, turns_away: bool = False
     ) -> Placement | Rejection | None:

@@ -262,14 +262,6 @@ class WaitingQueue:
         bound = min(max(admitted_per_s * patience_s, MAX_QUEUE), MOST_QUEUE)
         return sum(self._num_new[: slo_class.rank + 1]) >= bound
 
-    def num_by_class(self) -> dict[SloClass, int]:
-        """The classes of which requests wait, with their numbers, in the order of service."""
-        numbers: dict[SloClass, int] = {}
-        for waiting in self._by_request.values():
-            slo_class = waiting.request.slo_class
-            numbers[slo_class] = numbers.get(slo_class, 0) + 1
-        return {slo_class: numbers[slo_class] for slo_class in SloClass if slo_class in numbers}
-
     def num_before(self, waiting: Waiting) -> int:
         """Other requests of the queue that are served before a request, by its deadline as it is now."""
         place = (_line(waiting), waiting.gives_up_at, -1)

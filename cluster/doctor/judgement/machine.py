@@ -5,8 +5,8 @@ from itertools import takewhile
 
 import msgspec
 
-from cluster.doctor.finding import Finding, failed, gib, ok, unknown, warning
-from cluster.doctor.wanted import OTHERS_BYTES, PROCESS_BYTES, Wanted
+from cluster.doctor.finding import CheckFinding, failed, gib, ok, unknown, warning
+from cluster.doctor.wanted import OTHERS_BYTES, PROCESS_BYTES, WantedMachine
 
 ENOUGH_FILES = 65_535
 """Open files that an engine asks for. As docs/network.md says."""
@@ -65,7 +65,7 @@ class GpuTool(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-def judge_memory(facts: MachineFacts, wanted: Wanted, weights_bytes: int | None) -> Finding:
+def judge_memory(facts: MachineFacts, wanted: WantedMachine, weights_bytes: int | None) -> CheckFinding:
     """Engines on GPUs have weights and KV in the GPU's memory."""
     on_host = 0 if wanted.uses_gpus else wanted.num_engines * (weights_bytes or 0) + (wanted.kv_bytes or 0)
     needed = on_host + wanted.num_processes * PROCESS_BYTES + OTHERS_BYTES + wanted.dram_bytes
@@ -78,7 +78,7 @@ def judge_memory(facts: MachineFacts, wanted: Wanted, weights_bytes: int | None)
     return warning("memory", found, todo)
 
 
-def judge_cpus(facts: MachineFacts, wanted: Wanted) -> Finding:
+def judge_cpus(facts: MachineFacts, wanted: WantedMachine) -> CheckFinding:
     found = f"{facts.num_cpus:g} CPUs; the replicas reserve {wanted.cpus:g}"
     if wanted.cpus > facts.num_cpus:
         todo = "lower `cpus` or `replicas` of the sections, or add nodes: a replica without room never starts"
@@ -86,7 +86,7 @@ def judge_cpus(facts: MachineFacts, wanted: Wanted) -> Finding:
     return ok("CPUs", found)
 
 
-def judge_shm(facts: MachineFacts, wanted: Wanted) -> Finding:
+def judge_shm(facts: MachineFacts, wanted: WantedMachine) -> CheckFinding:
     check = "/dev/shm"
     if facts.shm_total_bytes is None or facts.shm_free_bytes is None:
         return failed(check, "there is none", "mount a tmpfs there, or give the container --ipc=host or --shm-size")
@@ -99,7 +99,7 @@ def judge_shm(facts: MachineFacts, wanted: Wanted) -> Finding:
     return failed(check, found, todo) if wanted.dram_bytes else warning(check, found, todo)
 
 
-def judge_limits(facts: MachineFacts, wanted: Wanted, *, has_rdma: bool) -> Iterator[Finding]:
+def judge_limits(facts: MachineFacts, wanted: WantedMachine, *, has_rdma: bool) -> Iterator[CheckFinding]:
     files = "no limit" if facts.hard_files is None else f"{facts.hard_files:,}"
     raise_files = "`ulimit -Hn 65535`, LimitNOFILE= of the systemd unit, or --ulimit nofile of the container"
     if facts.hard_files is not None and facts.hard_files < wanted.max_files:
@@ -120,7 +120,7 @@ def judge_limits(facts: MachineFacts, wanted: Wanted, *, has_rdma: bool) -> Iter
         yield failed("locked memory", found, "`ulimit -l unlimited`, or LimitMEMLOCK=infinity of the systemd unit")
 
 
-def judge_kernel(facts: MachineFacts) -> Iterator[Finding]:
+def judge_kernel(facts: MachineFacts) -> Iterator[CheckFinding]:
     """Silent where nothing matters."""
     if facts.overcommit == NEVER_COMMITS_MORE:
         found = "vm.overcommit_memory is 2: engines and Redis reserve more memory than they use"
@@ -130,7 +130,7 @@ def judge_kernel(facts: MachineFacts) -> Iterator[Finding]:
         yield warning("huge pages", found, "`sysctl vm.nr_hugepages=0`, unless another program needs them")
 
 
-def judge_clock(facts: MachineFacts) -> Finding:
+def judge_clock(facts: MachineFacts) -> CheckFinding:
     if facts.is_synchronised is None:
         return unknown("clock", "the kernel does not tell whether it is synchronised")
     if facts.is_synchronised:
@@ -143,7 +143,7 @@ def judge_clock(facts: MachineFacts) -> Finding:
     )
 
 
-def judge_gpus(tool: GpuTool, wanted: Wanted, cuda: str | None) -> Iterator[Finding]:
+def judge_gpus(tool: GpuTool, wanted: WantedMachine, cuda: str | None) -> Iterator[CheckFinding]:
     """`cuda`: the version that torch was built with, or None."""
     if not wanted.uses_gpus:
         if tool.gpus:
@@ -169,7 +169,7 @@ def judge_gpus(tool: GpuTool, wanted: Wanted, cuda: str | None) -> Iterator[Find
         yield warning("GPU memory", found, "`nvidia-smi` names the processes: end them, or the engines do not start")
 
 
-def judge_skews(skews: dict[str, float]) -> Finding:
+def judge_skews(skews: dict[str, float]) -> CheckFinding:
     """`skews`: seconds by which the clock of each node is ahead of this one."""
     worst = max(skews, key=lambda node: abs(skews[node]))
     found = f"{len(skews)} nodes, at most {abs(skews[worst]):.2f} s apart from this one ({worst})"

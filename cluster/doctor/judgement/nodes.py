@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from cluster.doctor.finding import Finding, failed, listed, ok, warning
-from cluster.doctor.wanted import Wanted, WantedReplicas
+from cluster.doctor.finding import CheckFinding, failed, listed, ok, warning
+from cluster.doctor.wanted import WantedMachine, WantedReplicas
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class RayFacts(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-def judge_ray(facts: RayFacts, wanted: Wanted | None) -> Iterator[Finding]:
+def judge_ray(facts: RayFacts, wanted: WantedMachine | None) -> Iterator[CheckFinding]:
     if not facts.address:
         yield ok("Ray", "none runs here, and RAY_ADDRESS is not set: `baton serve` starts one")
         return
@@ -48,7 +48,7 @@ def fits_on(wanted: WantedReplicas, node: NodeFacts, most: int) -> int:
     return room
 
 
-def _lacks(one: WantedReplicas, room: int) -> Finding:
+def _lacks(one: WantedReplicas, room: int) -> CheckFinding:
     needs = {"CPU": one.cpus, "GPU": one.gpus, **one.resources}
     each = ", ".join(f"{name} {needed:g}" for name, needed in needs.items() if needed)
     labels = "".join(f", label {name}={value}" for name, value in one.labels.items())

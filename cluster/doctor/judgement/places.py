@@ -5,14 +5,16 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from cluster.config.environment import ADMIN_KEY_VARIABLE, MASTER_KEY_VARIABLE, SECRET_VARIABLE
-from cluster.doctor.finding import Finding, failed, gib, listed, ok, unknown, warning
+from cluster.doctor.finding import CheckFinding, failed, gib, listed, ok, unknown, warning
 
 OTHERS = 0o077
 """Permissions of a file that others than its owner have."""
 LEAST_FREE_BYTES = 2 << 30
 """Free bytes of the disk of state.data_dir below which a warning is given. PostgreSQL stops when the disk is full."""
-SOON_S = 14 * 86_400.0
-"""Time before the end of a certificate from which it is told, in seconds."""
+SOON_DAYS = 14
+"""Days before the end of a certificate from which it is told. More tells of what renews itself in time; fewer leaves
+less time.
+"""
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +65,7 @@ class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-def judge_model(facts: ModelFacts) -> Finding:
+def judge_model(facts: ModelFacts) -> CheckFinding:
     if facts.error:
         return failed(
             "model", f"{facts.folder or facts.name}: {facts.error}", "correct `model`, or the folder's rights"
@@ -82,7 +84,7 @@ def judge_model(facts: ModelFacts) -> Finding:
     return ok("model", f"{facts.folder}, weights {gib(facts.weights_bytes)}")
 
 
-def judge_ports(ports: list[PortFacts]) -> Iterator[Finding]:
+def judge_ports(ports: list[PortFacts]) -> Iterator[CheckFinding]:
     for port in ports:
         check, where = f"port {port.port}", f"{port.key} on {port.host}"
         if not port.error:
@@ -92,7 +94,7 @@ def judge_ports(ports: list[PortFacts]) -> Iterator[Finding]:
             yield failed(check, f"{where} cannot be used: {port.error}{by}", f"end that program, or change {port.key}")
 
 
-def judge_key_files(files: list[FileFacts]) -> Iterator[Finding]:
+def judge_key_files(files: list[FileFacts]) -> Iterator[CheckFinding]:
     for file in files:
         if file.error:
             yield failed("keys", f"{file.path}: {file.error}", "run the command as the user of the service")
@@ -103,7 +105,9 @@ def judge_key_files(files: list[FileFacts]) -> Iterator[Finding]:
             yield ok("keys", f"{file.path} has mode {file.mode:o}")
 
 
-def judge_secrets(environment: Mapping[str, bool], refusals: Mapping[str, str], *, is_one_machine: bool) -> Finding:
+def judge_secrets(
+    environment: Mapping[str, bool], refusals: Mapping[str, str], *, is_one_machine: bool
+) -> CheckFinding:
     """`environment`: whether each variable with a secret is set. `refusals`: why what it has is not valid. A service on
     one machine makes its own secrets.
     """
@@ -121,7 +125,7 @@ def judge_secrets(environment: Mapping[str, bool], refusals: Mapping[str, str], 
     return ok(check, f"{found}{', as on one machine' if is_one_machine and missing else ''}")
 
 
-def judge_tls(facts: TlsFacts | None) -> Iterator[Finding]:
+def judge_tls(facts: TlsFacts | None) -> Iterator[CheckFinding]:
     if facts is None:
         return
     if facts.error:
@@ -132,13 +136,13 @@ def judge_tls(facts: TlsFacts | None) -> Iterator[Finding]:
     days = facts.left_s / 86_400
     if facts.left_s <= 0:
         yield failed("TLS", f"the certificate has ended {-days:.0f} days ago", "replace it (docs/clusters.md)")
-    elif facts.left_s < SOON_S:
+    elif days < SOON_DAYS:
         yield warning("TLS", f"the certificate ends in {days:.0f} days", "replace it (docs/clusters.md)")
     else:
         yield ok("TLS", f"the files can be used; the certificate ends in {days:.0f} days")
 
 
-def judge_disks(disks: list[DiskFacts]) -> Iterator[Finding]:
+def judge_disks(disks: list[DiskFacts]) -> Iterator[CheckFinding]:
     for disk in disks:
         check = f"disk of {disk.key}"
         if disk.error:
@@ -152,7 +156,7 @@ def judge_disks(disks: list[DiskFacts]) -> Iterator[Finding]:
             yield ok(check, f"{gib(disk.free_bytes)} free at {disk.path}")
 
 
-def judge_names(resolved: Mapping[str, str | None], network_error: str) -> Iterator[Finding]:
+def judge_names(resolved: Mapping[str, str | None], network_error: str) -> Iterator[CheckFinding]:
     """`resolved`: the address of each host name, or None. `network_error`: of network.host."""
     if network_error:
         yield failed("network", network_error, "correct network.host (docs/network.md)")

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cluster.doctor.finding import Finding, failed, ok, warning
+from cluster.doctor.finding import CheckFinding, failed, ok, warning
 
 LEAST_POSTGRES, LEAST_REDIS = 14, 6
 """Oldest major versions that are known to work. The embedded servers are PostgreSQL 18 and Redis 6.2."""
@@ -34,7 +34,7 @@ class RedisFacts(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-def judge_postgres(facts: PostgresFacts) -> Finding:
+def judge_postgres(facts: PostgresFacts) -> CheckFinding:
     check = "PostgreSQL"
     if facts.error:
         todo = (
@@ -55,7 +55,7 @@ def judge_postgres(facts: PostgresFacts) -> Finding:
     return ok(check, found)
 
 
-def judge_redis(facts: RedisFacts) -> Finding:
+def judge_redis(facts: RedisFacts) -> CheckFinding:
     if facts.error:
         todo = "state.data_dir, or its rights" if facts.is_embedded else "the URL, the server, or the network"
         return failed(facts.use, facts.error, f"correct {todo} (docs/state.md)")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from cluster.doctor.finding import Finding, failed, listed, ok, unknown, warning
+from cluster.doctor.finding import CheckFinding, failed, listed, ok, unknown, warning
 from cluster.messages.transport import Transport
 
 PYTHON = (3, 11)
@@ -48,14 +48,14 @@ class NixlFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What `ucx_info -d` lists. None where it is not installed."""
 
 
-def judge_python(version: tuple[int, int], executable: str) -> Finding:
+def judge_python(version: tuple[int, int], executable: str) -> CheckFinding:
     found = f"{version[0]}.{version[1]} ({executable})"
     if version == PYTHON:
         return ok("Python", found)
     return failed("Python", f"{found}; Baton needs {PYTHON[0]}.{PYTHON[1]}", SETUP)
 
 
-def judge_packages(facts: PackageFacts) -> Finding:
+def judge_packages(facts: PackageFacts) -> CheckFinding:
     check = "packages"
     if facts.locked is None:
         return unknown(check, f"{facts.lock} cannot be read", "run the command in the repository")
@@ -72,7 +72,7 @@ def judge_packages(facts: PackageFacts) -> Finding:
     return ok(check, f"all {len(facts.locked)} of {facts.lock}")
 
 
-def judge_compiled(is_built: bool, is_switched_off: bool) -> Finding:
+def judge_compiled(is_built: bool, is_switched_off: bool) -> CheckFinding:
     check = "compiled modules"
     if is_switched_off:
         return warning(
@@ -87,7 +87,7 @@ def judge_compiled(is_built: bool, is_switched_off: bool) -> Finding:
     return ok(check, "they belong to these sources")
 
 
-def judge_engine(facts: EngineFacts, *, wants_gpus: bool) -> Iterator[Finding]:
+def judge_engine(facts: EngineFacts, *, wants_gpus: bool) -> Iterator[CheckFinding]:
     if facts.is_too_slow:
         yield unknown("vLLM", facts.error, SLOW)
         return
@@ -105,7 +105,7 @@ def judge_engine(facts: EngineFacts, *, wants_gpus: bool) -> Iterator[Finding]:
         yield failed("engine arguments", facts.refusal, "correct the config (docs/models.md)")
 
 
-def judge_nixl(facts: NixlFacts) -> Iterator[Finding]:
+def judge_nixl(facts: NixlFacts) -> Iterator[CheckFinding]:
     if facts.is_too_slow:
         yield unknown("NIXL", facts.error, SLOW)
     elif facts.error:
@@ -116,7 +116,7 @@ def judge_nixl(facts: NixlFacts) -> Iterator[Finding]:
         yield ok("NIXL", f"{facts.version} with UCX{_ucx(facts)}")
 
 
-def judge_transports(wanted: list[Transport], rdma_ports: list[str], num_gpus: int) -> Iterator[Finding]:
+def judge_transports(wanted: list[Transport], rdma_ports: list[str], num_gpus: int) -> Iterator[CheckFinding]:
     """What the pools insist on, against what the machine has."""
     has = {
         Transport.TCP: True,

@@ -8,7 +8,9 @@ NAMES = st.sampled_from([WorkerId(f"w{number}") for number in range(8)])
 
 
 @given(st.lists(st.tuples(NAMES, st.booleans())), st.sets(NAMES))
-def test_drains_are_those_that_were_begun_and_not_undone(changes: list[tuple[WorkerId, bool]], known: set[WorkerId]) -> None:
+def test_drains_are_those_that_were_begun_and_not_undone(
+    changes: list[tuple[WorkerId, bool]], known: set[WorkerId]
+) -> None:
     drains, expected = Drains(), dict[WorkerId, None]()
     for worker, begins in changes:
         drains.put(drains.with_change(worker, known, drains=begins))

@@ -12,7 +12,8 @@ MOST_WORKERS = 30
 workers.
 """
 HEADER = ("worker", "pool", "node", "state", "open", "running", "waiting", "leases", "KV", "links", "report")
-_MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+"""In seconds."""
 
 
 def status_text(facts: RunningFacts, health: Health, problems: list[str]) -> str:
@@ -21,13 +22,13 @@ def status_text(facts: RunningFacts, health: Health, problems: list[str]) -> str
 
 def lasting(seconds: float) -> str:
     """A time in its two largest units."""
-    if seconds < _MINUTE_S:
+    if seconds < _MINUTE:
         return f"{seconds:.0f} s"
-    if seconds < _HOUR_S:
-        return f"{seconds // _MINUTE_S:.0f} min {seconds % _MINUTE_S:.0f} s"
-    if seconds < _DAY_S:
-        return f"{seconds // _HOUR_S:.0f} h {seconds % _HOUR_S // _MINUTE_S:.0f} min"
-    return f"{seconds // _DAY_S:.0f} d {seconds % _DAY_S // _HOUR_S:.0f} h"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE:.0f} min {seconds % _MINUTE:.0f} s"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR:.0f} h {seconds % _HOUR // _MINUTE:.0f} min"
+    return f"{seconds // _DAY:.0f} d {seconds % _DAY // _HOUR:.0f} h"
 
 
 def _head(facts: RunningFacts, health: Health, problems: list[str]) -> Iterator[str]:

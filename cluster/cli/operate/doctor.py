@@ -14,7 +14,7 @@ from cluster.config.application import AppConfig, parse
 from cluster.doctor.checks import CHECKS, Subject
 from cluster.doctor.examination import examined
 from cluster.doctor.facts.nodes import ray_address
-from cluster.doctor.finding import CheckResult, Finding, failed, ok
+from cluster.doctor.finding import CheckFinding, CheckResult, failed, ok
 
 _COLOURS = {CheckResult.OK: 32, CheckResult.WARNING: 33, CheckResult.FAILED: 31, CheckResult.UNKNOWN: 36}
 """ANSI numbers: green, yellow, red, cyan."""
@@ -54,7 +54,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 1 if any(one.result is CheckResult.FAILED for one in findings) else 0
 
 
-def checked_config(conf: Path) -> tuple[AppConfig | None, Finding]:
+def checked_config(conf: Path) -> tuple[AppConfig | None, CheckFinding]:
     """The config, and what is wrong with it in the words of its own checks."""
     try:
         applications = yaml.safe_load(conf.read_text())["applications"]
@@ -68,7 +68,7 @@ def checked_config(conf: Path) -> tuple[AppConfig | None, Finding]:
     return config, ok("config", f"{conf}, model {config.model_name}")
 
 
-def line(finding: Finding, *, colours: bool) -> str:
+def line(finding: CheckFinding, *, colours: bool) -> str:
     result = f"{finding.result:11}"
     if colours:
         result = f"\033[{_COLOURS[finding.result]}m{result}\033[0m"
@@ -76,6 +76,6 @@ def line(finding: Finding, *, colours: bool) -> str:
     return f"{result}  {finding.check:18}  {finding.found}{todo}"
 
 
-def summary(findings: Sequence[Finding]) -> str:
+def summary(findings: Sequence[CheckFinding]) -> str:
     counts = {result: sum(one.result is result for one in findings) for result in CheckResult}
     return ", ".join(f"{number} {result}" for result, number in counts.items() if number)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from cluster.cli.ask_service import add_service_options
-from cluster.cli.operator.running import add_during_option, running_facts
+from cluster.cli.operate.running import add_during_option, running_facts
 from cluster.diagnosis.answer import Answer, Weight
 from cluster.diagnosis.rules import answers
 

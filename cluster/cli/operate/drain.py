@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from cluster.cli.ask_service import add_service_options, ask
-from cluster.cli.operator.running import STATUS_PATH
+from cluster.cli.operate.running import STATUS_PATH
 from cluster.messages.operations import ServiceStatus, WorkerStatus
 
 POLL_S = 1.0
@@ -84,7 +84,7 @@ def progress(worker: WorkerStatus | None) -> str:
 
 
 def _tell(status: ServiceStatus, worker: str) -> int:
-    print(f"{progress(_found(status, worker))}; `baton status` shows it, and --wait waits")
+    print(f"{progress(_found(status, worker))} (`baton status` shows it, and --wait waits for its end)")
     return 0
 
 

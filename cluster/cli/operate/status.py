@@ -6,8 +6,8 @@ import json
 import msgspec
 
 from cluster.cli.ask_service import add_service_options
-from cluster.cli.operator.running import add_during_option, running_facts
-from cluster.cli.operator.status_text import status_text
+from cluster.cli.operate.running import add_during_option, running_facts
+from cluster.cli.operate.status_text import status_text
 from cluster.diagnosis.health import Health, health_of
 
 EXIT_STATUS = {Health.SERVING: 0, Health.DEGRADED: 1, Health.NOT_SERVING: 2}
