@@ -195,9 +195,7 @@ class Ingress:
         page = PageFiles(needs_key=config.admin.key_required)
         access = AdminAccess(key, page.paths)
         documents = LiveDocuments(self._services.cluster, self._receipts, own_worker_id(), config.model_name)
-        app = build_admin_app(
-            self._services, config.admin, access, page, documents, settings_of(config), self._prober
-        )
+        app = build_admin_app(self._services, config.admin, access, page, documents, settings_of(config), self._prober)
         gatekeeper = Gatekeeper(config.admin.as_listener(config.ingress))
         return await HttpListener.start(app, gatekeeper, own_service(), "admin.port")
 

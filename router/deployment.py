@@ -61,9 +61,7 @@ class Scheduler:
         self._state = RouterState(slo, max_indexed_blocks=config.max_indexed_blocks)
         self._log = start_log(config, slo, cell)
         state = RecordedState(self._state, self._log) if self._log is not None else self._state
-        service = SchedulerService(
-            state, lambda epoch: self._epoch_watch.heard_of(epoch), lambda: self._drains
-        ).service
+        service = SchedulerService(state, lambda epoch: self._epoch_watch.heard_of(epoch), lambda: self._drains).service
         self._listener = await Listener.start(own_interface_of(network.host).host, service)
         collect_rarely()
         registry = scheduler_registry(cell)

@@ -19,7 +19,7 @@ from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, SloClass, WorkerId
 from cluster.messages.operations import SchedulerStatus, WorkerCondition
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
-from cluster.messages.timeline import Stage
+from cluster.messages.timeline import TimelineStage
 from cluster.messages.views import QueuedRequest
 from cluster.rpc.shared_answer import SharedAnswer
 from router.session.receipt import RouteReceipt
@@ -151,12 +151,12 @@ def placement(path: Path = Path.PREFILL_DECODE) -> Placement:
 
 
 STAGES = (
-    Stage("prepare", 0.0, 0.02, "ingress", {"prompt_tokens": 40}),
-    Stage("queue", 0.02, 0.12, "scheduler"),
-    Stage("placement", 0.12, 0.13, "scheduler", {"path": "P->D", "why": "it costs least"}),
-    Stage("prefill", 0.13, 0.4, "p0", {"tokens": 24}),
-    Stage("pull_transfer", 0.4, 0.5, "d0", {"bytes": 81920}),
-    Stage("decode", 0.5, 1.5, "d0", {"tokens": 3}),
+    TimelineStage("prepare", 0.0, 0.02, "ingress", {"prompt_tokens": 40}),
+    TimelineStage("queue", 0.02, 0.12, "scheduler"),
+    TimelineStage("placement", 0.12, 0.13, "scheduler", {"path": "P->D", "why": "it costs least"}),
+    TimelineStage("prefill", 0.13, 0.4, "p0", {"tokens": 24}),
+    TimelineStage("pull_transfer", 0.4, 0.5, "d0", {"bytes": 81920}),
+    TimelineStage("decode", 0.5, 1.5, "d0", {"tokens": 3}),
 )
 
 
@@ -187,7 +187,7 @@ def all_kinds() -> list[RouteReceipt]:
             "chatcmpl-refused",
             outcome=Outcome.REJECTED,
             rejection=Rejection(retry_after_s=2.0, why="all workers are busy", is_overload=True),
-            timeline=(Stage("queue", 0.02, 0.9, "scheduler"),),
+            timeline=(TimelineStage("queue", 0.02, 0.9, "scheduler"),),
             duration_s=0.9,
             **nothing,
         ),

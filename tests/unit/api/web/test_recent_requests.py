@@ -18,7 +18,7 @@ from api.web.recent_requests import (
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, SloClass, WorkerId
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
-from cluster.messages.timeline import Stage
+from cluster.messages.timeline import TimelineStage
 from cluster.slo import Result
 from router.session.receipt import RouteReceipt
 from tests.unit.factories import a_receipt
@@ -78,7 +78,7 @@ def test_line_has_what_was_predicted_and_what_came() -> None:
         "r",
         placement=PLACEMENT,
         sources=PromptTokenSources(1, 2, 3, 4),
-        timeline=(Stage("queue", 0.0, 0.1, "scheduler", {"why": "x"}),),
+        timeline=(TimelineStage("queue", 0.0, 0.1, "scheduler", {"why": "x"}),),
     )
     line = request_line(EndedRequest(receipt, NOW))
     assert (line.path, line.worker, line.why) == (Path.PREFILL_DECODE, "d0", "cheapest")
@@ -91,7 +91,7 @@ def test_line_has_what_was_predicted_and_what_came() -> None:
 
 
 def test_lines_and_stages_are_bounded() -> None:
-    stages = tuple(Stage("prefill", float(n), n + 1.0, "p0") for n in range(200))
+    stages = tuple(TimelineStage("prefill", float(n), n + 1.0, "p0") for n in range(200))
     shown = recent_requests(kept(*(a_receipt(str(n), timeline=stages) for n in range(100))), 100, NOW)
     assert len(shown.last) == MOST_LINES
     assert {len(line.stages) for line in shown.last} == {MOST_STAGES}

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.diagnosis.figures import Figures
-from cluster.metrics.page import Family, MetricSample, Scrape, render
+from cluster.metrics.page import Scrape, render
+from tests.unit.scrapes import a_family
 
 PAGE = """
 # HELP baton_requests_total Closed requests.
@@ -47,9 +48,9 @@ LABELS = st.dictionaries(st.sampled_from(["path", "class"]), st.text(st.characte
 
 @given(st.lists(st.tuples(LABELS, st.integers(0, 1000)), max_size=6))
 def test_what_baton_renders_is_read(samples: list[tuple[dict[str, str], int]]) -> None:
-    families = [Family("a", "A.", "counter", [MetricSample("a_total", labels, value) for labels, value in samples])]
-    page = render([Scrape("ingress", f"{number}", [family]) for number, family in enumerate(families)]).decode()
     unique = {frozenset(labels.items()): value for labels, value in samples}
+    family = a_family("a_total", *((dict(labels), value) for labels, value in unique.items()), kind="counter")
+    page = render([Scrape("ingress", "0", [family])]).decode()
     assert Figures.of(page).total("a_total") == sum(unique.values())
 
 
