@@ -55,7 +55,7 @@ LOADING_BOUND_S = 150.0
 """The same of a check that loads vLLM, NIXL or Ray: longer than the times that these have."""
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
+class Examinee(msgspec.Struct, frozen=True, kw_only=True):
     """What is checked."""
 
     conf: Path
@@ -71,29 +71,29 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 class MachineCheck(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    run: Callable[[Subject], Iterable[CheckFinding]]
+    run: Callable[[Examinee], Iterable[CheckFinding]]
     bound_s: float = USUAL_BOUND_S
     needs_config: bool = True
 
 
-def _software(_: Subject) -> Iterator[CheckFinding]:
+def _software(_: Examinee) -> Iterator[CheckFinding]:
     yield judge_python((sys.version_info.major, sys.version_info.minor), sys.executable)
     yield judge_packages(software.package_facts(software.flavour_of_environment()))
     yield judge_compiled(*software.compiled_facts())
 
 
-def _engine(subject: Subject) -> Iterator[CheckFinding]:
+def _engine(subject: Examinee) -> Iterator[CheckFinding]:
     facts, wanted = software.engine_facts(subject.conf if subject.config else None), subject.wanted
     yield from judge_engine(facts, wants_gpus=wanted is not None and wanted.uses_gpus)
     if wanted is not None:
         yield from judge_gpus(machine.gpu_tool(), wanted, facts.cuda)
 
 
-def _nixl(_: Subject) -> Iterator[CheckFinding]:
+def _nixl(_: Examinee) -> Iterator[CheckFinding]:
     return judge_nixl(software.nixl_facts())
 
 
-def _machine(subject: Subject) -> Iterator[CheckFinding]:
+def _machine(subject: Examinee) -> Iterator[CheckFinding]:
     wanted, config = subject.wanted, subject.config
     assert wanted is not None
     assert config is not None
@@ -109,17 +109,17 @@ def _machine(subject: Subject) -> Iterator[CheckFinding]:
     yield from judge_transports(wanted.transports, [port.name for port in node.rdma_ports], node.num_gpus)
 
 
-def _model(subject: Subject) -> Iterator[CheckFinding]:
+def _model(subject: Examinee) -> Iterator[CheckFinding]:
     assert subject.config is not None
     yield judge_model(places.model_facts(subject.config.model))
 
 
-def _ports(subject: Subject) -> Iterator[CheckFinding]:
+def _ports(subject: Examinee) -> Iterator[CheckFinding]:
     assert subject.config is not None
     return judge_ports(places.port_facts(subject.config))
 
 
-def _files(subject: Subject) -> Iterator[CheckFinding]:
+def _files(subject: Examinee) -> Iterator[CheckFinding]:
     config = subject.config
     assert config is not None
     host = config.internal_host
@@ -130,18 +130,18 @@ def _files(subject: Subject) -> Iterator[CheckFinding]:
     yield from judge_disks(places.disk_facts(config))
 
 
-def _names(subject: Subject) -> Iterator[CheckFinding]:
+def _names(subject: Examinee) -> Iterator[CheckFinding]:
     assert subject.config is not None
     return judge_names(places.resolved_names(subject.config), places.network_error(subject.config))
 
 
-def _postgres(subject: Subject) -> Iterator[CheckFinding]:
+def _postgres(subject: Examinee) -> Iterator[CheckFinding]:
     assert subject.config is not None
     urls = places.state_urls(subject.config)
     yield judge_postgres(services.postgres_facts(urls.get("database_url"), subject.config.state.data_dir))
 
 
-def _redis(subject: Subject) -> Iterator[CheckFinding]:
+def _redis(subject: Examinee) -> Iterator[CheckFinding]:
     assert subject.config is not None
     urls, folder = places.state_urls(subject.config), subject.config.state.data_dir
     own, limits = urls.get("redis_url"), urls.get("limits_redis_url") or urls.get("redis_url")
@@ -149,7 +149,7 @@ def _redis(subject: Subject) -> Iterator[CheckFinding]:
     yield judge_redis(services.redis_facts("Redis of limits", limits, folder, counts_limits=True))
 
 
-def _ray(subject: Subject) -> Iterator[CheckFinding]:
+def _ray(subject: Examinee) -> Iterator[CheckFinding]:
     facts = nodes.ray_facts(subject.ray)
     yield from judge_ray(facts, subject.wanted)
     skews = {node.host: node.skew_s for node in facts.nodes if node.skew_s is not None}

@@ -5,13 +5,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from cluster.doctor.checks import MachineCheck, Subject
+from cluster.doctor.checks import Examinee, MachineCheck
 from cluster.doctor.finding import CheckFinding, unknown
 
 HANGS = "is it a file system, a driver or a server that hangs? The other checks may name it"
 
 
-def examined(subject: Subject, checks: Sequence[MachineCheck]) -> Iterator[list[CheckFinding]]:
+def examined(subject: Examinee, checks: Sequence[MachineCheck]) -> Iterator[list[CheckFinding]]:
     """The findings of each check, in the order of the checks. A check that takes longer than its bound is left alone:
     it ends with the process.
     """
@@ -23,13 +23,13 @@ def examined(subject: Subject, checks: Sequence[MachineCheck]) -> Iterator[list[
             yield [unknown(check.name, f"it has not ended after {check.bound_s:g} s", HANGS)]
 
 
-def _begun(check: MachineCheck, subject: Subject) -> tuple[MachineCheck, "queue.Queue[list[CheckFinding]]", float]:
+def _begun(check: MachineCheck, subject: Examinee) -> tuple[MachineCheck, "queue.Queue[list[CheckFinding]]", float]:
     answer = queue.Queue[list[CheckFinding]](maxsize=1)
     threading.Thread(target=lambda: answer.put(_result(check, subject)), daemon=True).start()
     return check, answer, time.monotonic()
 
 
-def _result(check: MachineCheck, subject: Subject) -> list[CheckFinding]:
+def _result(check: MachineCheck, subject: Examinee) -> list[CheckFinding]:
     try:
         return list(check.run(subject))
     except Exception as error:  # a check must not end the others

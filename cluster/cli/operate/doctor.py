@@ -11,7 +11,7 @@ import msgspec
 import yaml
 
 from cluster.config.application import AppConfig, parse
-from cluster.doctor.checks import CHECKS, Subject
+from cluster.doctor.checks import CHECKS, Examinee
 from cluster.doctor.examination import examined
 from cluster.doctor.facts.nodes import ray_address
 from cluster.doctor.finding import CheckFinding, CheckResult, failed, ok
@@ -38,7 +38,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _run(arguments: argparse.Namespace) -> int:
     config, finding = checked_config(arguments.conf)
-    subject = Subject(conf=arguments.conf, config=config, ray=arguments.ray or ray_address())
+    subject = Examinee(conf=arguments.conf, config=config, ray=arguments.ray or ray_address())
     findings = [finding]
     if arguments.json:
         findings += [one for several in examined(subject, CHECKS) for one in several]

@@ -4,11 +4,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from cluster.doctor.checks import MachineCheck, Subject
+from cluster.doctor.checks import Examinee, MachineCheck
 from cluster.doctor.examination import examined
 from cluster.doctor.finding import CheckFinding, CheckResult, ok
 
-NOTHING = Subject(conf=Path("absent"), config=None)
+NOTHING = Examinee(conf=Path("absent"), config=None)
 
 
 def a_check(name: str, run: object, **fields: object) -> MachineCheck:
@@ -18,11 +18,11 @@ def a_check(name: str, run: object, **fields: object) -> MachineCheck:
 def test_check_that_hangs_or_fails_is_a_finding_and_the_others_go_on() -> None:
     ends = threading.Event()
 
-    def hangs(_: Subject) -> Iterator[CheckFinding]:
+    def hangs(_: Examinee) -> Iterator[CheckFinding]:
         ends.wait()
         yield ok("hangs", "it has ended")
 
-    def breaks(_: Subject) -> Iterator[CheckFinding]:
+    def breaks(_: Examinee) -> Iterator[CheckFinding]:
         yield ok("breaks", "half of it")
         raise OSError("a defect")
 
