@@ -41,6 +41,10 @@ BEAT_INTERVAL_S = 10.0
 """The time between two signs of life of a process, and between two looks for spools of processes that are gone, in
 seconds. Shorter costs transactions; longer needs a longer LOST_AFTER_S.
 """
+CANCEL_AGAIN_S = 1.0
+"""Time after which a task is cancelled again that has not ended, in seconds. Longer ends the replica later; shorter
+cancels a task that is ending by itself.
+"""
 LOST_AFTER_S = 90.0
 """Time without a sign of life after which the requests of a process count as lost, in seconds. Shorter takes a process
 for dead whose connection to PostgreSQL fails; longer shows lost requests as running for longer.
@@ -114,10 +118,11 @@ class UsageRecorder:
 
     async def close(self) -> None:
         """Stop. What waits stays in the spool, and the next process writes it."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        running = set(self._tasks)
+        while running:  # a client of PostgreSQL may answer a cancellation with an error, after which a task goes on
+            for task in running:
+                task.cancel()
+            _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_S)
         try:
             await self._writer().leave(self._ingress)
         except ServingError as error:

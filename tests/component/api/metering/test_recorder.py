@@ -478,6 +478,33 @@ async def test_files_are_for_their_owner_alone(writing: UsageRecorder, folder: P
     assert modes(folder.parent) == {0o700}
 
 
+async def test_cancellation_that_is_taken_for_an_error_does_not_keep_a_recorder_from_its_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "CANCEL_AGAIN_S", 0.05)
+    asked = asyncio.Event()
+
+    class DeafStore:
+        async def beat(self, ingress: str, num_waiting: int) -> None:
+            asked.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError as error:
+                raise StateUnavailable("the connection is broken", 1.0) from error
+
+        async def leave(self, ingress: str) -> None: ...
+
+        async def identity(self) -> str:
+            return "ledger"
+
+    store: Any = DeafStore()
+    made = UsageRecorder(lambda: store, folder, "i0")
+    made.start()
+    await asked.wait()
+    async with asyncio.timeout(SOON_S):
+        await made.close()
+
+
 async def test_meter_writes_what_a_request_took(writing: UsageRecorder, ask: Ask) -> None:
     prices = price_list((ROOT / "conf/prices.yaml").read_bytes())
     observer = FakeObserver()
