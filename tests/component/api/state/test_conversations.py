@@ -241,9 +241,14 @@ async def test_rows_are_seen_in_the_name_of_their_tenant_alone(client: AsyncOpen
             assert connection.execute(f"SELECT * FROM {table}").fetchall() == []
 
 
-async def test_as_many_items_as_a_request_may_have_are_taken_at_once_and_read_back_in_order(state: ChatState) -> None:
+async def test_as_many_items_as_a_request_may_have_are_taken_at_once_and_read_back_in_order(
+    state: ChatState, postgres: str
+) -> None:
     said = [{"type": "message", "role": "user", "status": "completed", "content": str(n)} for n in range(10_000)]
     store = state.stores.conversations
+    await store.create("alice", {}, said[:1])
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("ANALYZE items, item_words, conversations")  # PostgreSQL knows that these tables are small
     made = await store.create("alice", {}, [])
     async with asyncio.timeout(8):
         await store.add_items("alice", made.id, said)

@@ -219,6 +219,16 @@ async def test_without_search_no_words_are_kept(said: Said, client: AsyncOpenAI,
         assert set(await found(client, "canary")) == {conversation, later}
 
 
+async def test_words_go_with_their_item(said: Said, client: AsyncOpenAI, state: ChatState, postgres: str) -> None:
+    conversation = await said(client, "canary")
+    await state.stores.search.catch_up()
+    for item in (await client.conversations.items.list(conversation)).data:
+        await client.conversations.items.delete(item.id, conversation_id=conversation)
+    with psycopg.connect(postgres) as connection:
+        connection.execute("SELECT set_config('app.tenant_id', '*', true)")
+        assert connection.execute("SELECT count(*) FROM item_words").fetchone() == (0,)
+
+
 async def relevant(state: ChatState, conversation: str, text: str, limit: int = 10, **options: Any) -> list[str]:
     await state.stores.search.catch_up()
     items = await state.stores.search.relevant("alice", conversation, text, limit, **options)
