@@ -3,6 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 CLOUDS = .venv-clouds
+BROWSER = .venv-browser
 # cpu or gpu. The default depends on whether an NVIDIA driver is installed
 FLAVOUR ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 # Index for torch's CPU build if pip's own index does not have it. Used for torch only
@@ -20,7 +21,7 @@ STAMP = $(VENV)/.installed-$(FLAVOUR)
 INSTALL = $(BIN)/python -m pip install --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-limits bench-tenants bench-ledger bench-safety bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-limits bench-tenants bench-ledger bench-load bench-safety bench-chat-state demo-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -49,7 +50,7 @@ APART = mkdir -p $(TEMPORARY) && PYTEST_DEBUG_TEMPROOT=$(TEMPORARY)
 AT_IDLE = $(BIN)/python -m tests.at_idle $(BIN)/python -m pytest
 .PHONY: test-house test-component test-state-and-engines test-others test-live test-sim test-unit
 
-test: $(STAMP) network-tools ## all tests, with real engines, except for soak, fuzz, models, browser, clouds and drills
+test: $(STAMP) network-tools monitoring-tools ## all tests, with real engines, except for soak, fuzz, models, browser, clouds and drills
 	$(BESIDE) --jobs=2 compile lint test-house
 	$(BESIDE) --jobs=3 test-component test-state-and-engines test-others
 	$(BESIDE) --jobs=3 test-live test-sim test-unit
@@ -76,7 +77,7 @@ test-others: $(STAMP)
 test-live: $(STAMP)
 	$(APART) $(BIN)/python -m pytest $(LIVE) --durations=40
 
-test-fast: $(STAMP) ## unit, component and hostile tests, without engines: minutes
+test-fast: $(STAMP) monitoring-tools ## unit, component and hostile tests, without engines: minutes
 	$(BIN)/python -m pytest tests/unit $(COMPONENT) tests/hostile $(HOUSE)
 
 drills: $(STAMP) compile network-tools ## inject every fault at every moment of a request: half an hour; compares with docs/drills.md, and writes it
@@ -97,10 +98,18 @@ fuzz: $(STAMP) ## send random bytes to every socket and route: BATON_FUZZ_MINUTE
 models: $(STAMP) ## hand over the KV blocks of a small model of each kind (docs/models.md): two minutes for each
 	$(BIN)/python -m pytest tests/engines/test_models.py -m models
 
-browser: $(STAMP) ## open pages of other sites in a real browser, next to a Baton on loopback: seconds
+# Playwright is beside the environment, not in it, and sees it
+browser: $(STAMP) $(BROWSER)/.installed ## test the page of the admin port in a real browser, and what pages of other sites can do: a minute
 	@command -v chromium >/dev/null || { echo "Installing the Debian package chromium"; \
-	  apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium || { echo "chromium is needed"; exit 1; }; }
-	$(BIN)/python -m pytest tests/hostile/browser -m browser
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core || { echo "chromium is needed"; exit 1; }; }
+	$(BROWSER)/bin/python -m pytest tests/browser tests/hostile/browser -m browser
+
+$(BROWSER)/.installed: conf/requirements/browser.txt | $(STAMP)
+	@echo "Installing what drives the browser into $(BROWSER)"
+	@$(PYTHON) -m venv --clear $(BROWSER)
+	@$(BROWSER)/bin/python -m pip install --quiet -r conf/requirements/browser.txt
+	@echo "import site; site.addsitedir('$(abspath $(VENV))/lib/python3.11/site-packages')" >$(BROWSER)/lib/python3.11/site-packages/zz-baton.pth
+	@touch $@
 
 # Packages of the clouds are beside the environment, not in it, and see it
 clouds: $(STAMP) $(CLOUDS)/.installed ## check the cluster files against stand-ins of the clouds: two minutes; CRD=<KubeRay's CRD of a RayService>
@@ -119,6 +128,21 @@ network-tools:
 	@PATH="$$PATH:/usr/sbin:/sbin"; command -v iptables >/dev/null && command -v ip >/dev/null || { \
 	  echo "Installing the Debian packages iptables and iproute2, with which the drills change the network"; \
 	  apt-get update -qq && apt-get install -qq -y iptables iproute2 || { echo "iptables and ip are needed"; exit 1; }; }
+
+# Unpacked, not installed: an installed Prometheus would run as a service. Debian's Alertmanager reads its templates from one place
+MONITORING = .baton/monitoring
+TEMPLATES = /usr/share/prometheus/alertmanager
+.PHONY: monitoring-tools
+monitoring-tools: $(MONITORING)/.unpacked ## unpack Debian's Prometheus and Alertmanager into .baton/monitoring: seconds
+
+$(MONITORING)/.unpacked:
+	@echo "Unpacking the Debian packages prometheus and prometheus-alertmanager into $(MONITORING)"
+	@rm -rf $(MONITORING) && mkdir -p $(MONITORING)
+	@cd $(MONITORING) && { apt-get update -qq; apt-get download -qq -o APT::Sandbox::User=root prometheus prometheus-alertmanager; } \
+	  && for package in *.deb; do dpkg-deb -x $$package . || exit 1; done && rm *.deb || { echo "prometheus and prometheus-alertmanager are needed"; exit 1; }
+	@test -e $(TEMPLATES)/default.tmpl || { mkdir -p $(TEMPLATES) && cp $(MONITORING)$(TEMPLATES)/*.tmpl $(TEMPLATES); } \
+	  || { echo "As root: mkdir -p $(TEMPLATES) && cp $(CURDIR)/$(MONITORING)$(TEMPLATES)/*.tmpl $(TEMPLATES)"; exit 1; }
+	@touch $@
 
 lint: $(STAMP) ## check format, lint, types and import contracts
 	$(BIN)/ruff format --check .
@@ -150,8 +174,14 @@ bench-safety: $(STAMP) compile ## measure the cost of screening requests and ans
 bench-request: $(STAMP) compile ## measure the cost of a request before it reaches an engine: half a minute
 	$(BIN)/python -m bench.request_cost
 
+bench-metrics: $(STAMP) ## measure the cost of metrics per token, request and page: half a minute
+	$(BIN)/python -m bench.metrics_cost
+
 bench-placement: $(STAMP) compile ## measure placements per second on one core of the Scheduler: a minute
 	$(BIN)/python -m bench.placement
+
+bench-replay: $(STAMP) compile ## measure what the Scheduler's stimulus log costs: a minute
+	$(BIN)/python -m bench.replay_cost
 
 bench-scaling: $(STAMP) compile ## compare autoscalers on recorded traces in the simulator: TRACES=<folder>, 8 minutes
 	$(BIN)/python -m bench.scaling --traces $(TRACES) $(ARGS)
@@ -168,6 +198,9 @@ bench-cells: $(STAMP) compile ## simulate one Scheduler against 4 and 16 with th
 bench-context: $(STAMP) ## measure prefix hits of long conversations, against dropping the oldest turns: seconds
 	$(BIN)/python -m bench.context $(ARGS)
 
+bench-tracing: $(STAMP) ## measure the cost of timelines, kept receipts and exported traces: a minute
+	$(BIN)/python -m bench.tracing_cost
+
 bench-limits: $(STAMP) ## measure the cost of limits on a Redis of this machine: seconds
 	$(BIN)/python -m bench.limits_cost $(ARGS)
 
@@ -176,6 +209,9 @@ bench-chat-state: $(STAMP) compile ## measure the cost of stored conversations o
 
 bench-tenants: $(STAMP) ## measure what API keys, limits and the ledger add to a request: some minutes
 	$(BIN)/python -m bench.tenants_cost $(ARGS)
+
+bench-load: $(STAMP) ## measure what the load generator takes per token and per request: a minute
+	$(BIN)/python -m bench.load_limit $(ARGS)
 
 bench-ledger: $(STAMP) ## measure how many rows of usage per second the ledger takes: a minute
 	$(BIN)/python -m bench.ledger_rows
@@ -188,7 +224,7 @@ lock: $(STAMP) ## resolve the lock files again from pyproject.toml
 	$(BIN)/python conf/requirements/lock.py gpu
 
 clean: ## remove the environment, logs, benchmark results and compiled modules; conversations stay in .baton/data
-	rm -rf $(VENV) $(CLOUDS) .baton/logs .baton/bench .baton/compiled
+	rm -rf $(VENV) $(CLOUDS) $(BROWSER) $(MONITORING) .baton/logs .baton/bench .baton/compiled
 
 # On cpu, `pip check` reports that torchvision, torchaudio, torchcodec and triton are missing (see conf/requirements/lock.py).
 $(STAMP): $(LOCK) pyproject.toml

@@ -21,22 +21,32 @@ from api.identity.admin.admin_access import AdminAccess
 from api.identity.admin.admin_key import established_admin_key
 from api.identity.authentication import Authentication
 from api.identity.oidc import OidcTokens
+from api.quality.asking import Asker
+from api.quality.probe_set import MAX_FILE_BYTES, ProbeSet, parsed
+from api.quality.prober import ProbePorts, QualityProber
+from api.quality.references import REFERENCE_FOLDER, ReferenceStore
+from api.quality.replicas import ProbeReplicas
 from api.routes.services import IngressServices
 from api.safety.audit.audit_writer import AuditWriter
 from api.server.cluster_handle import ClusterHandle
+from api.server.kept_receipts import KeptReceipt
 from api.server.listener import HttpListener
 from api.server.protocol import Gatekeeper
 from api.server.receipt_log import ReceiptLog
 from api.server.scheduling import Scheduling
 from api.state.lifecycle import ChatState
+from api.tracing.trace_exporter import TraceExporter
+from api.web.live import LiveDocuments
+from api.web.page_files import PageFiles
 from cluster.clients.worker_client import DecodeClient, PrefillClient
 from cluster.config.application import AppConfig
 from cluster.config.tenants.identity import IdentityConfig
 from cluster.messages.generation import GenerateRequest
-from cluster.messages.ids import CellName
+from cluster.messages.ids import CellName, Pool
+from cluster.messages.operations import ServiceSettings, TierSettings
 from cluster.metrics.page import Scrape, scrape
 from cluster.observability.logging import set_up_logging
-from cluster.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT, own_version
 from cluster.serve_context import claim_state, join_cluster, own_service, own_worker_id
 from router.session.ports import SessionPorts
 from router.session.receipt import RequestObserver, Terms
@@ -49,9 +59,9 @@ echo beside one busy thread is 0.7 ms; with Python's default of 5 ms it is 3 to 
 time; a higher value delays the event loop.
 """
 WRITE_PATIENCE_S = 1.5
-"""Time that a replica which ends gives its last turns to be written, then its completions, and then its safety events,
-in seconds. Three times this is less than STORE_S (cluster/config/ingress.py). Longer delays the end while PostgreSQL is
-away, until Serve kills the replica; shorter loses more of all three then.
+"""Time that a replica which ends gives its last turns to be written, then its completions, with its traces, and then
+its safety events, in seconds. Three times this is less than STORE_S (cluster/config/ingress.py). Longer delays the end
+while PostgreSQL is away, until Serve kills the replica; shorter loses more of all then.
 """
 ACCOUNTS_WITHIN_S = 10.0
 """Time that a replica which requires credentials waits for PostgreSQL before it listens, in seconds. Before that it
@@ -69,11 +79,14 @@ class Ingress:
         self, config: AppConfig, cells: Mapping[CellName, Sequence[DeploymentHandle]]
     ) -> None:
         """`cells`: the deployments of each cell."""
-        set_up_logging()
+        set_up_logging(replica=own_worker_id())
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         join_cluster(config.network.tls)
         self._config = config.ingress
-        receipts = ReceiptLog(config.ingress.keep_receipts)
+        self._traces = None
+        if config.tracing.endpoint is not None:
+            self._traces = TraceExporter(config.tracing, config.model_name, own_worker_id())
+        receipts = ReceiptLog(config.ingress.keep_receipts, self._traces)
         scheduling = self._scheduling = Scheduling(config)
         self._ports = SessionPorts(
             scheduler=scheduling.port,
@@ -81,14 +94,25 @@ class Ingress:
             decode=DecodeClient(scheduling.workers),
             observer=receipts,
         )
-        cluster = ClusterHandle(scheduling.readiness, scheduling.views, cells, config.ingress.metrics_max_age_s)
+        self._receipts = receipts.kept
+        cluster = ClusterHandle(
+            scheduling.readiness,
+            scheduling.views,
+            cells,
+            config.ingress.metrics_max_age_s,
+            config.model_name,
+            receipts.kept,
+        )
         self._state = ChatState(config.state, serves=True, publishes_usage=config.metering.publishes)
         self._authentication = self._authenticating(config.identity)
         self._audit = AuditWriter(self._state)
         self._accounting = Accounting(config, self._state, own_worker_id(), receipts, cluster.scrapes)
         charging = self._accounting.charging
+        probes = _probes_in(config.quality_probe.file)
         frontend = self._frontend = await Frontend.start(config, self._start_session, self._audit)
-        set_up_logging([RequestIds()], LIBRARIES_OF_REQUESTS)  # after vLLM has configured its own logger
+        set_up_logging(  # after vLLM has configured its own logger
+            [RequestIds()], LIBRARIES_OF_REQUESTS, own_worker_id()
+        )
         if self._state.local is not None:
             claim_state(is_new=self._state.local.is_new)
         self._state.start()
@@ -98,6 +122,7 @@ class Ingress:
         self._context = ContextManager(
             frontend, lambda: self._state.stores.context, config.context, lambda: self._state.stores.search
         )
+        self._prober = self._probing(config, probes, cluster)
         access = Access(self._authentication.identify, is_required=config.identity.required)
         http_app = build_http_app(
             frontend, cluster, receipts, self._state, self._context, config.ingress, access, charging
@@ -108,6 +133,7 @@ class Ingress:
         gc.freeze()  # the objects of now live as long as the process: the garbage collector need not walk them
         self._services: IngressServices = http_app.state.services
         self._admin_listener = await self._admin_port(config)
+        self._prober.start()
         self._listener = await HttpListener.start(http_app, Gatekeeper(config.ingress), own_service())
 
     async def check_health(self) -> None:
@@ -119,16 +145,22 @@ class Ingress:
         self._scheduling.export()
         return scrape("ingress", own_worker_id())
 
+    async def receipts_named(self, name: str) -> list[KeptReceipt]:
+        """What this replica keeps of a session or an HTTP request. Another replica asks (RECEIPTS_NAMED)."""
+        return self._receipts.named(name)
+
     async def __del__(self) -> None:
         if "_listener" in self.__dict__:  # the attribute is absent if the replica did not start
             loop = asyncio.get_running_loop()
             until = loop.time() + self._config.patience_s
-            await asyncio.gather(self._listener.close(), self._admin_listener.close())
+            await asyncio.gather(self._listener.close(), self._admin_listener.close(), self._prober.close())
             left_s = max(0.0, until - loop.time())
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._services.turns.drained(left_s), left_s + WRITE_PATIENCE_S)
+            tracing = asyncio.to_thread(self._traces.close, WRITE_PATIENCE_S) if self._traces else asyncio.sleep(0)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._services.completion_writer.drained(), WRITE_PATIENCE_S)
+                written = asyncio.wait_for(self._services.completion_writer.drained(), WRITE_PATIENCE_S)
+                await asyncio.gather(tracing, written)
             await self._services.titles.close()
             await self._context.close()
             self._scheduling.close()
@@ -143,10 +175,27 @@ class Ingress:
         tokens = None if config.oidc is None else OidcTokens(config.oidc)
         return Authentication(self._state.known_accounts, time.time, config.offline_s, tokens)
 
+    def _probing(self, config: AppConfig, probes: ProbeSet | None, cluster: ClusterHandle) -> QualityProber:
+        redis = self._state.redis
+        replicas = ProbeReplicas(redis, own_service(), own_worker_id(), is_alone=config.ingress.replicas == 1)
+        references = ReferenceStore(REPO_ROOT / config.state.data_dir / REFERENCE_FOLDER, redis)
+        asker = Asker(self._start_session, config.quality_probe.tokens)
+        return QualityProber(
+            config.quality_probe,
+            config.model,
+            probes,
+            ProbePorts(self._frontend, asker, cluster, self._scheduling.quarantine),
+            replicas,
+            references,
+        )
+
     async def _admin_port(self, config: AppConfig) -> HttpListener:
         """Raises ValueError for an admin key that is not valid, OSError if its file or the address cannot be used."""
         key = established_admin_key(REPO_ROOT / config.state.data_dir) if config.admin.key_required else None
-        app = build_admin_app(self._services, config.admin, AdminAccess(key))
+        page = PageFiles(needs_key=config.admin.key_required)
+        access = AdminAccess(key, page.paths)
+        documents = LiveDocuments(self._services.cluster, self._receipts, own_worker_id(), config.model_name)
+        app = build_admin_app(self._services, config.admin, access, page, documents, settings_of(config), self._prober)
         gatekeeper = Gatekeeper(config.admin.as_listener(config.ingress))
         return await HttpListener.start(app, gatekeeper, own_service(), "admin.port")
 
@@ -158,3 +207,31 @@ class Ingress:
             first_token_timeout_s=self._config.first_token_timeout_s,
             verifies=random.random() < self._config.verified_share,
         )
+
+
+def _probes_in(file: str | None) -> ProbeSet | None:
+    """The prompts of the quality probe. None if the config names no file. Raises ValueError."""
+    if file is None:
+        return None
+    path = REPO_ROOT / file
+    try:
+        with path.open("rb") as opened:
+            return parsed(opened.read(MAX_FILE_BYTES + 1))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"quality_probe.file: {path}: {error}") from error
+
+
+def settings_of(config: AppConfig) -> ServiceSettings:
+    """What operators are told of the config."""
+    pools = {Pool.PREFILL: config.prefill, Pool.DECODE: config.decode}
+    return ServiceSettings(
+        version=own_version(),
+        model=config.model_name,
+        replicas={name: pool.replicas for name, pool in pools.items()},
+        is_scaled=config.scaling is not None,
+        tiers={
+            name: TierSettings(dram_gib=pool.tiers.dram_gib, disk_gib=pool.tiers.disk.gib if pool.tiers.disk else None)
+            for name, pool in pools.items()
+        },
+        keeps_receipts=config.ingress.keep_receipts,
+    )

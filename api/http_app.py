@@ -13,6 +13,7 @@ from api.edge.edge import Edge
 from api.edge.error_response import error_response
 from api.frontend.frontend import Frontend
 from api.identity.access import Access, AccessPort
+from api.quality.prober import QualityProber
 from api.responses.running_turns import RunningTurns
 from api.responses.titles import Titles
 from api.responses.turn_generation import TurnServices
@@ -28,14 +29,30 @@ from api.routes import (
     stored_completions,
     usage,
 )
-from api.routes.admin import cluster_views, keys, metrics_page, projects, route_receipts, tenants, usage_of_all
+from api.routes.admin import (
+    chat,
+    cluster_views,
+    keys,
+    live,
+    metrics_page,
+    projects,
+    quality_probe,
+    route_receipts,
+    tenants,
+    usage_of_all,
+    workers,
+)
+from api.routes.admin.web_page import page_router
 from api.routes.services import IngressServices
 from api.server.cluster_port import ClusterPort
 from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
+from api.web.live import LiveDocuments
+from api.web.page_files import PageFiles
 from cluster.config.ingress import IngressConfig
 from cluster.config.tenants.admin import MOST_CONNECTIONS, AdminConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
+from cluster.messages.operations import ServiceSettings
 
 
 def build_http_app(
@@ -71,13 +88,39 @@ def build_http_app(
     return _app([health.liveness, *routers], services, config, capacity, access)
 
 
-def build_admin_app(services: IngressServices, config: AdminConfig, access: AccessPort) -> FastAPI:
-    """The application of the admin port. `services`: of the public one."""
-    of_operators = (metrics_page, cluster_views, route_receipts, tenants, projects, keys, usage_of_all)
-    routers = [health.liveness, *(routes.router for routes in of_operators)]
+def build_admin_app(
+    services: IngressServices,
+    config: AdminConfig,
+    access: AccessPort,
+    page: PageFiles,
+    live_documents: LiveDocuments,
+    settings: ServiceSettings | None = None,
+    quality: QualityProber | None = None,
+) -> FastAPI:
+    """The application of the admin port. `services`: of the public one. `settings`: what operators are told.
+    `quality`: None where nothing is probed.
+    """
+    of_operators = (
+        metrics_page,
+        cluster_views,
+        live,
+        chat,
+        route_receipts,
+        quality_probe,
+        workers,
+        tenants,
+        projects,
+        keys,
+        usage_of_all,
+    )
+    routers = [health.liveness, page_router(page), *(routes.router for routes in of_operators)]
     # One request for each connection: the limit of connections refuses before this one would
     capacity = Capacity(MOST_CONNECTIONS)
-    return _app(routers, services, config.as_listener(services.config), capacity, access)
+    app = _app(routers, services, config.as_listener(services.config), capacity, access)
+    app.state.quality = quality
+    app.state.live = live_documents
+    app.state.settings = settings or ServiceSettings()
+    return app
 
 
 def _app(
@@ -86,7 +129,7 @@ def _app(
     """An application with these routes, the edge (api/edge/edge.py) around them, and handlers of errors."""
     app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.services = services
-    app.add_middleware(Edge, config, capacity, access)
+    app.add_middleware(Edge, config, capacity, access, is_traced=services.receipts.is_traced)
     for router in routers:
         app.include_router(router)
     app.add_exception_handler(ServingError, _on_serving_error)

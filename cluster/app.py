@@ -17,7 +17,7 @@ from cluster.config.pools import PoolConfig
 from cluster.config.scaling import PoolBounds
 from cluster.engine_checks.arguments import check_arguments
 from cluster.messages.ids import CellName, Pool
-from cluster.observability.logging import LEVEL_VARIABLE
+from cluster.observability.logging import FORMAT_VARIABLE, LEVEL_VARIABLE
 from cluster.repository import resolve_model
 from cluster.scaling.deployment import PoolScaler
 from cluster.scaling.serve_policy import keep_size
@@ -173,6 +173,8 @@ def _process_environment(config: AppConfig) -> dict[str, str]:
         # vLLM uses functions that torch deprecates
         "PYTHONWARNINGS": "ignore::FutureWarning",
     }
+    if config.log_format is not None:
+        environment[FORMAT_VARIABLE] = config.log_format
     if Path(resolve_model(config.model)).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     return environment

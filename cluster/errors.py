@@ -13,6 +13,9 @@ UNFORESEEN = "the server failed on this request"
 addresses, and requests of other clients.
 """
 
+RECEIPT_NOT_FOUND = "receipt_not_found"
+"""Code of the error that no kept route receipt has an id."""
+
 
 class ServingError(Exception):
     """The request could not be served."""

@@ -1,5 +1,6 @@
 """Where this repository is on a node, and the files that are looked up in it."""
 
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 REPO_ROOT = Path(__file__).resolve().parents[1]
@@ -11,3 +12,11 @@ def resolve_model(model: str) -> str:
     """
     local = REPO_ROOT / model
     return str(local) if local.is_dir() else model
+
+
+def own_version() -> str:
+    """The version of Baton. `unknown` where only the sources are there."""
+    try:
+        return version("baton")
+    except PackageNotFoundError:
+        return "unknown"

@@ -24,6 +24,7 @@ from cluster.network.secret import establish_secret
 from cluster.rpc.connection import ConnectionLost
 from cluster.scheduler_registry import SchedulerRecord, SchedulerRegistry
 from cluster.services.folder_use import claim_for_node
+from cluster.worker_drains import WorkerDrains
 
 Deployment = DeploymentHandle
 """The type of a deployment's handle for modules that must not import Ray."""
@@ -45,6 +46,10 @@ slash and the name of the cell if there are several.
 """
 _CELLS_NAMESPACE = b"baton_cells_"
 """Namespace of Ray's key-value store for which cells take no new requests. The name of the application follows."""
+_DRAINS_NAMESPACE = b"baton_drains_"
+"""Namespace of Ray's key-value store for the workers that drain. The name of the application follows, and a slash and
+the name of the cell if there are several.
+"""
 _SCHEDULER_ATTEMPTS, _SCHEDULER_INTERVAL_S = 20, 0.5
 """Number of attempts and seconds between them with which a worker on a loopback address asks for the Scheduler before
 it loads its engine. After the last attempt, the worker loads its engine unchecked. More or longer delays workers while
@@ -78,6 +83,14 @@ def registry_of(application: str, cell: CellName | None) -> SchedulerRegistry:
     """As `scheduler_registry`, for an application."""
     name = application if cell is None else f"{application}/{cell}"
     return SchedulerRegistry(_RayStore(_SCHEDULERS_NAMESPACE + name.encode()))
+
+
+def worker_drains(cell: CellName | None = None) -> WorkerDrains:
+    """Which workers of a cell of this application drain, in Ray's key-value store. `cell` is None if the application
+    has only one.
+    """
+    name = application() if cell is None else f"{application()}/{cell}"
+    return WorkerDrains(_RayStore(_DRAINS_NAMESPACE + name.encode()))
 
 
 def cell_states(of_application: str | None = None) -> CellStates:
@@ -221,13 +234,12 @@ def own_node() -> str:
     return str(get_runtime_context().get_node_id())
 
 
-async def broadcast(handle: DeploymentHandle, method: str) -> list[Any]:
+async def broadcast(handle: DeploymentHandle, method: str, *arguments: Any) -> list[Any]:
     """Call a method on every replica of a deployment, and return the answers, errors included. Returns one error if the
     deployment does not answer.
     """
     try:
-        return list(
-            await handle.broadcast(method).results_async(timeout_s=_BROADCAST_TIMEOUT_S, return_exceptions=True)
-        )
+        answering = handle.broadcast(method, *arguments)
+        return list(await answering.results_async(timeout_s=_BROADCAST_TIMEOUT_S, return_exceptions=True))
     except (TimeoutError, RayError, RayServeException) as error:
         return [error]

@@ -50,6 +50,7 @@ class DecodeWorker:
                 on_convicted=self._suspect,
                 links=lambda: self._links.proved,
                 probing=lambda: self._links.probing,
+                link_failures=lambda: self._links.failures,
                 take_transfers=self._puller.take_samples,
             ),
         )

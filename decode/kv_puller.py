@@ -10,15 +10,19 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import msgspec
 
 from cluster.engine.port import PullingEngine
 from cluster.errors import ServingError, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.reports import TransferSample
-from cluster.metrics.handoffs import HANDOFF, PULLS
+from cluster.metrics.handoffs import HANDOFF, PULLS, TRANSFER_FAILURES
 from cluster.step_stream.buffer import DeltaSink
+from cluster.step_stream.stage_log import StageLog
+from decode.pull_stages import note_pull
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease_terms import Promise, Refusal
 
@@ -56,6 +60,14 @@ class LenderPort(Protocol):
     def give_back(self, handoff: KVHandoff, decode: WorkerId) -> None: ...
 
 
+class _Doubt(NamedTuple):
+    """Why a pull will not end."""
+
+    reason: str
+    """In one word, for metrics."""
+    why: str
+
+
 class KVPuller:
     """A `GeneratingEngine` (cluster/step_stream/worker_side.py) that takes requests with and without handoffs."""
 
@@ -89,7 +101,7 @@ class KVPuller:
         """Raises ServingError."""
         deadline = None
         if handoff is not None:
-            deadline = await self._redeem(request, handoff)
+            deadline = await self._redeem(request, handoff, sink.stages)
         if handoff is None or deadline is None:
             await self._engine.start(request, None, sink)
             return
@@ -110,19 +122,20 @@ class KVPuller:
             await pull.cancel()
         await self._engine.stop(request_id)
 
-    async def _redeem(self, request: GenerateRequest, handoff: KVHandoff) -> float | None:
+    async def _redeem(self, request: GenerateRequest, handoff: KVHandoff, stages: StageLog) -> float | None:
         """The time until which the pull counts. None if there must be no pull."""
-        asked_at = _now()
+        asked_at, reason = _now(), "refused"
         try:
             async with asyncio.timeout(REDEEM_TIMEOUT_S):
                 answer = await self._lender.redeem(handoff, self._worker, handoff.digest_of(request.prompt_token_ids))
         except (ServingError, TimeoutError) as error:
-            answer = Refusal(str(error) or "no answer")
+            answer, reason = Refusal(str(error) or "no answer"), "unreachable"
             self._lender.give_back(handoff, self._worker)
             self._on_suspect(handoff.worker)
         except asyncio.CancelledError:
             self._lender.give_back(handoff, self._worker)
             raise
+        stages.add("promise", asked_at, _now(), **({} if isinstance(answer, Promise) else {"why": "refused"}))
         if isinstance(answer, Promise):
             PULLS.labels("redeemed").inc()
             HANDOFF.labels("redeem").observe(_now() - asked_at)
@@ -131,22 +144,28 @@ class KVPuller:
             "request %s is computed here: no pull from %s: %s", request.request_id, handoff.worker, answer.why
         )
         PULLS.labels("refused").inc()
+        TRANSFER_FAILURES.labels(reason).inc()
         return None
 
     def _ended(self, pull: "_Pull", first: TokenDelta) -> None:
         """The first token has come. So the pull has ended or failed, or was not needed, or has been given up."""
-        seconds, sources = self._engine.pull_seconds(pull.request.request_id), first.prompt_sources
+        known, sources = self._engine.pull_of(pull.request.request_id), first.prompt_sources
         if pull.is_given_up or sources is None:
             return
+        seconds = None if known is None else known.seconds
         worker = pull.handoff.worker
         if seconds is None and sources.local < pull.handoff.num_tokens:
             self._lender.give_back(pull.handoff, self._worker)  # an engine does not report blocks that it has not read
             if _now() < pull.deadline:  # the engine itself gives up a pull that is late
                 self._on_suspect(worker)
             PULLS.labels("failed").inc()
+            TRANSFER_FAILURES.labels("read_failed").inc()
             logger.info("request %s was computed here: the pull from %s failed", pull.request.request_id, worker)
         elif seconds is not None and sources.pulled:
+            HANDOFF.labels("pull").observe(seconds)
             self._samples.append(TransferSample(worker, sources.pulled, seconds))
+        if known is not None:
+            note_pull(pull.stages, known)
 
     async def _watch(self) -> None:
         """Extend the promises of old pulls, and give up those that will not end, until there is no pull."""
@@ -182,23 +201,24 @@ class KVPuller:
             if isinstance(answer, Promise):
                 pull.deadline = asked_at + answer.remaining_s
 
-    def _doubt(self, pull: "_Pull", reading_s: float) -> str | None:
-        """Why a pull will not end. None while it still may."""
+    def _doubt(self, pull: "_Pull", reading_s: float) -> _Doubt | None:
+        """None while the pull may still end."""
         worker = pull.handoff.worker
         if reading_s > self._pull_timeout_s:
             self._on_suspect(worker)
-            return f"the pull from {worker} has not ended within {self._pull_timeout_s:g} s"
+            return _Doubt("too_slow", f"the pull from {worker} has not ended within {self._pull_timeout_s:g} s")
         if pull.is_lost or (_now() >= pull.deadline and not pull.is_answered):
             self._on_suspect(worker)
-            return f"prefill worker {worker} does not answer"
+            return _Doubt("unreachable", f"prefill worker {worker} does not answer")
         if _now() >= pull.deadline:
-            return f"the promise of {worker} has ended"
+            return _Doubt("promise_ended", f"the promise of {worker} has ended")
         return None
 
-    async def _compute_instead(self, pull: "_Pull", why: str) -> None:
+    async def _compute_instead(self, pull: "_Pull", doubt: _Doubt) -> None:
         request_id = pull.request.request_id
-        logger.warning("request %s is computed here after all: %s", request_id, why)
+        logger.warning("request %s is computed here after all: %s", request_id, doubt.why)
         PULLS.labels("given_up").inc()
+        TRANSFER_FAILURES.labels(doubt.reason).inc()
         try:
             await self._engine.renew_pulls({request_id: NEVER})  # from here on the pull does not count
             await self._engine.stop(request_id)
@@ -230,6 +250,7 @@ class _Pull:
         self.is_lost = False
         """True if the prefill worker cannot be reached."""
         self._sink = sink
+        self.stages = sink.stages
         self._on_first = on_first
         self._on_end = on_end
         self._started_at = _now()
@@ -248,6 +269,7 @@ class _Pull:
             HANDOFF.labels("first_token").observe(_now() - self._started_at)
             self._on_first(self, delta)
             self.end()
+            delta = msgspec.structs.replace(delta, stages=(delta.stages or ()) + self.stages.take())
         self._sink.put(delta)
 
     def fail(self, error: BaseException) -> None:

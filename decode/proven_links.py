@@ -33,6 +33,11 @@ MOST_DOUBTFUL = 64
 prefill workers that are gone; fewer loses speeds while many links are doubtful, and repeats lines of the log.
 """
 
+MOST_WORDS = 300
+"""Characters of a cause that are kept. More takes bytes of each report of the links; fewer cuts the end off, where the
+error of a library often is.
+"""
+
 
 class Probe(Protocol):
     async def prove(self, prefill: WorkerId) -> None:
@@ -66,12 +71,18 @@ class ProvenLinks:
         """The prefill worker to which a link is proved or measured now."""
         return self._probing[0] if self._probing is not None else None
 
+    @property
+    def failures(self) -> dict[WorkerId, str]:
+        """Why the last attempts have failed, by prefill worker. Another object after each change."""
+        return self._failures
+
     def obey(self, order: LinkOrder | None, gone: tuple[WorkerId, ...] = ()) -> None:
         """Do what the Scheduler says. `gone`: prefill workers that do not come back. An order is ignored while another
         one is carried out.
         """
         if gone:
             self._proved = {worker: speed for worker, speed in self._proved.items() if worker not in gone}
+            self._failures = {worker: why for worker, why in self._failures.items() if worker not in gone}
         if order is not None and self._probing is None:
             self._suspected = False
             self._probing = order.prefill, asyncio.create_task(self._find_out(order))
@@ -94,7 +105,7 @@ class ProvenLinks:
                 if self._suspected:
                     return
                 self._proved = self._proved | {worker: self._doubtful.pop(worker, None)}
-                self._failures.pop(worker, None)
+                self._failures = {other: why for other, why in self._failures.items() if other != worker}
             if order.measures:
                 await self._measure(worker)
         except (ServingError, TimeoutError) as error:
@@ -104,9 +115,11 @@ class ProvenLinks:
 
     def _warn(self, worker: WorkerId, why: str) -> None:
         """Log a cause once: attempts follow each other every few seconds."""
-        if self._failures.get(worker) != why:
+        if self._failures.get(worker) != why[:MOST_WORDS]:
             logger.warning("no link to prefill worker %s yet: %s", worker, why)
-        _keep(self._failures, worker, why)
+        failures = dict(self._failures)
+        _keep(failures, worker, why[:MOST_WORDS])
+        self._failures = failures
 
     async def _measure(self, worker: WorkerId) -> None:
         try:

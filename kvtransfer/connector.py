@@ -55,10 +55,11 @@ from cluster.network.open_files import allow_open_files
 from cluster.network.strangers import STRANGERS
 from cluster.observability.logging import set_up_logging
 from kvtransfer import forgetting, side_channel
+from kvtransfer.checked_agent import CheckedAgent
 from kvtransfer.forgetting import OriginLog
 from kvtransfer.handoff import PULL_DEADLINE
 from kvtransfer.lease_terms import LeaseEnd, stats_key
-from kvtransfer.notifications import is_understood
+from kvtransfer.pull_times import PullTimes
 from kvtransfer.telemetry import PULLS_KEY
 from kvtransfer.tiers.connector_arguments import GRAMMARS
 
@@ -208,10 +209,10 @@ class LeasingWorker(NixlPullConnectorWorker):
     def __init__(self, vllm_config: VllmConfig, engine_id: str, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, engine_id, kv_cache_config)
         self.xfer_stats = HandoffStats()
-        self.nixl_wrapper = _CheckedAgent(self.nixl_wrapper)
+        self.nixl_wrapper = CheckedAgent(self.nixl_wrapper)
         self._ending: set[str] = set()
         self._deadlines: dict[str, float] = {}
-        self._reading_since: dict[str, float] = {}
+        self._pulls = PullTimes()
 
     def end_leases(self, leases: list[str]) -> list[str]:
         """Free the blocks in the next step; return the leases that had already ended."""
@@ -231,7 +232,7 @@ class LeasingWorker(NixlPullConnectorWorker):
         """Set new deadlines of pulls that have not ended; return for how many seconds each has been reading."""
         now = time.monotonic()
         self._deadlines |= deadlines
-        return {request_id: now - self._reading_since.get(request_id, now) for request_id in deadlines}
+        return {request_id: self._pulls.seconds(request_id, now) for request_id in deadlines}
 
     def start_load_kv(self, metadata: NixlConnectorMetadata) -> None:
         if deadlines := getattr(metadata, PULL_DEADLINE, None):
@@ -242,6 +243,7 @@ class LeasingWorker(NixlPullConnectorWorker):
                 if deadline > oldest or request_id in self._recving_metadata
             }
             self._deadlines = deadlines | kept  # a deadline that has already been renewed is newer
+            self._pulls.forget(self._recving_metadata)
         super().start_load_kv(metadata)
 
     def _read_blocks_for_req(self, req_id: str, meta: Any) -> None:
@@ -251,8 +253,10 @@ class LeasingWorker(NixlPullConnectorWorker):
             return
         began_at = time.monotonic()
         super()._read_blocks_for_req(req_id, meta)
-        if req_id in self._recving_transfers:  # otherwise it connects first, or was found in the cache
-            self._reading_since[req_id] = began_at
+        if req_id in self._recving_transfers:
+            self._pulls.began(req_id, began_at, time.monotonic())
+        elif req_id in self._recving_metadata:  # otherwise it was found in the cache
+            self._pulls.connects(req_id, began_at)
 
     def get_transfer_results(self) -> Any:
         results = super().get_transfer_results()
@@ -282,15 +286,18 @@ class LeasingWorker(NixlPullConnectorWorker):
             self._record(LeaseEnd.EXPIRED, lease)
 
     def _pop_done_transfers(self, transfers: dict[str, list[int]]) -> tuple[set[str], set[str]]:
+        under_way = dict(transfers)
         done, failed = super()._pop_done_transfers(transfers)
+        if not under_way:
+            return done, failed
         now = time.monotonic()
         failed |= {request_id for request_id in done if self._is_late(request_id, now)}
-        for request_id in transfers:
-            self._reading_since.setdefault(request_id, now)
+        self._pulls.reads(transfers, now)
+        self._pulls.moved(under_way, self.nixl_wrapper.take_told())
         for request_id in done:
-            since = self._reading_since.pop(request_id, None)
-            if since is not None and request_id not in failed and self.tp_rank == 0:
-                self.xfer_stats.record(PULLS_KEY, (request_id, now - since))
+            pull = self._pulls.over(request_id, now)
+            if pull is not None and request_id not in failed and self.tp_rank == 0:
+                self.xfer_stats.record(PULLS_KEY, (request_id, msgspec.structs.astuple(pull)))
         return done, failed
 
     def _is_late(self, request_id: str, now: float) -> bool:
@@ -311,25 +318,6 @@ class LeasingWorker(NixlPullConnectorWorker):
     def _record(self, how: LeaseEnd, lease: str) -> None:
         if self.tp_rank == 0:
             self.xfer_stats.record(stats_key(how), lease)
-
-
-class _CheckedAgent:
-    """vLLM's NIXL agent, without the messages on which vLLM's connector would raise."""
-
-    def __init__(self, agent: Any) -> None:
-        self._agent = agent
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._agent, name)
-
-    def get_new_notifs(self) -> dict[str, list[bytes]]:
-        notifications = self._agent.get_new_notifs()
-        for messages in notifications.values():
-            understood = [message for message in messages if is_understood(message)]
-            for _ in range(len(messages) - len(understood)):
-                STRANGERS.count("nixl_notifications", "not_understood")
-            messages[:] = understood
-        return cast(dict[str, list[bytes]], notifications)
 
 
 class LeaseCalls:

@@ -37,7 +37,11 @@ class PrefillWorker:
             engine=engine,
             service=service,
             scheduler=SchedulerClient(find_scheduler),
-            hooks=WorkerHooks(on_step=self._streams.flush, on_ended_leases=self._lender.on_ended),
+            hooks=WorkerHooks(
+                on_step=self._streams.flush,
+                on_ended_leases=self._lender.on_ended,
+                num_leases=lambda: self._lender.num_leases,
+            ),
         )
         await self._worker.start(own_host)
 

@@ -62,6 +62,11 @@ class KVLender:
         service.on_post(GIVE_BACK, self._give_back)
         service.when_closed(lambda connection: self._end(self._leases.holder_gone(connection)))
 
+    @property
+    def num_leases(self) -> int:
+        """Leases whose KV blocks this worker keeps."""
+        return len(self._leases)
+
     def on_ended(self, ended: list[tuple[LeaseId, LeaseEnd]]) -> None:
         """The engine has freed the blocks of these leases."""
         for lease, how in ended:

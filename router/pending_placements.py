@@ -17,7 +17,7 @@ from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta, ReportReply, WorkerReport
 from cluster.messages.scheduler_events import Pause, RequestClosed, SchedulerEvent, WorkerLeft
-from router.state import RouterState
+from router.recording.recorded_state import State
 from router.turns import Turns
 
 DECIDE_INTERVAL_S = 0.02
@@ -45,11 +45,13 @@ class _Asked(NamedTuple):
 
 
 class PendingPlacements:
-    def __init__(self, state: RouterState) -> None:
+    def __init__(self, state: State) -> None:
         self.state = state
         self._loop = asyncio.get_running_loop()
         self._answers: dict[RequestId, asyncio.Future[Placement | Rejection]] = {}
         """The answers that callers wait for."""
+        self._asked_at: dict[RequestId, float] = {}
+        """When they were asked for, in seconds."""
         self._timer: asyncio.Handle | None = None
         self._decides_at = float("inf")
         """When the timer is due. Handles of uvloop have no method for it."""
@@ -150,7 +152,9 @@ class PendingPlacements:
                 asked.answer.set_exception(error)
                 continue
             if answer is not None:
-                asked.answer.set_result(answer)
+                asked.answer.set_result(
+                    _after_wait(answer, self._asked_at.get(asked.request.request_id), self._loop.time())
+                )
         if self._num_left < MOST_PER_TURN:
             self._is_turn_due = True
             self._loop.call_soon(self._begin_turn)
@@ -165,6 +169,7 @@ class PendingPlacements:
         """The answer that the caller of a request waits for from now on."""
         self._withdraw(request_id)
         future = self._answers[request_id] = self._loop.create_future()
+        self._asked_at[request_id] = self._loop.time()
         future.add_done_callback(lambda _: self._forget(request_id, future))
         return future
 
@@ -174,12 +179,15 @@ class PendingPlacements:
 
     def _withdraw(self, request_id: RequestId) -> None:
         """No caller waits for this answer any more."""
+        self._asked_at.pop(request_id, None)
         if (waiting := self._answers.pop(request_id, None)) is not None:
             waiting.cancel()
 
     def _forget(self, request_id: RequestId, future: asyncio.Future[Placement | Rejection]) -> None:
         if self._answers.get(request_id) is future:
             del self._answers[request_id]
+        if request_id not in self._answers:
+            self._asked_at.pop(request_id, None)
 
     def _look_later(self) -> None:
         """Decide soon, and at the next deadline."""
@@ -205,7 +213,7 @@ class PendingPlacements:
             if isinstance(answer, Exception):
                 waiting.set_exception(answer)
             else:
-                waiting.set_result(answer)
+                waiting.set_result(_after_wait(answer, self._asked_at.get(request_id), now))
         self._send_pauses()
         if len(decisions) == MOST_PER_TURN:  # more may be due
             self._decide_at(now)
@@ -213,6 +221,13 @@ class PendingPlacements:
         next_at = self.state.next_decision_at()
         if self._answers and next_at is not None:
             self._decide_at(max(next_at, now + DECIDE_INTERVAL_S))
+
+
+def _after_wait(answer: Placement | Rejection, asked_at: float | None, now: float) -> Placement | Rejection:
+    """The answer, with the time that its request has waited for it."""
+    if asked_at is None or isinstance(answer, Rejection):
+        return answer
+    return msgspec.structs.replace(answer, queued_s=now - asked_at)
 
 
 def _ignore(ingress: IngressId | None, pause: Pause, slo_class: SloClass) -> None:

@@ -16,12 +16,14 @@ from cluster.errors import ServingError
 from cluster.messages.ids import Address, IngressId, SloClass, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.quality import WorkerQuarantine
 from cluster.messages.reports import DeltaReply, ReportDelta
 from cluster.messages.scheduler_events import Events, OpenRequests, Pause, WorkerLeft
 from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.metrics.scheduler import PAUSES_ASKED, PLACEMENT, count_placement
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import (
+    DRAIN,
     EVENTS,
     HEARD,
     KV_EVENTS,
@@ -31,17 +33,20 @@ from cluster.rpc.protocol import (
     OPEN_REQUESTS,
     PAUSE,
     PLACE,
+    QUARANTINE,
     QUEUE,
     REPLACED,
     REPORT,
     ROSTER,
+    STATUS,
     VIEW,
 )
+from router.drain_keeper import DrainKeeper
 from router.ingresses import SWEEP_S, Ingresses
 from router.pending_placements import PendingPlacements
 from router.prefixes.kv_backlog import KvBacklog
+from router.recording.recorded_state import State
 from router.seldom_logged import SeldomLogged
-from router.state import RouterState
 
 logger = logging.getLogger("baton.scheduler")
 
@@ -52,8 +57,15 @@ and perhaps repeat, more events.
 
 
 class SchedulerService:
-    def __init__(self, state: RouterState, on_replaced: Callable[[int], None] = lambda epoch: None) -> None:
-        """`on_replaced` is called with the epoch of another Scheduler that a worker or an ingress has found."""
+    def __init__(
+        self,
+        state: State,
+        on_replaced: Callable[[int], None] = lambda epoch: None,
+        drains: Callable[[], DrainKeeper] | None = None,
+    ) -> None:
+        """`on_replaced` is called with the epoch of another Scheduler that a worker or an ingress has found. `drains`:
+        None where no worker is ever drained, as in the simulator.
+        """
         self.pending = PendingPlacements(state)
         self._loop = asyncio.get_running_loop()
         self.service = Service()
@@ -84,8 +96,12 @@ class SchedulerService:
         service.on_call(VIEW, self._view)
         service.on_call(QUEUE, self._queue)
         service.on_call(LOCATE, self._locate)
+        service.on_call(QUARANTINE, lambda told: _quarantine(state, told, self._loop.time()))
         process = secrets.token_hex(8)
         service.on_call(LOAD, lambda ask: state.load.read(ask, process, self._loop.time()))
+        service.on_call(STATUS, lambda _: state.status.read(self._loop.time()))
+        if drains is not None:
+            service.on_call(DRAIN, lambda ask: drains().change(ask))
         service.on_post(REPLACED, lambda _, epoch: on_replaced(epoch))
 
     def _place(
@@ -215,6 +231,14 @@ class SchedulerService:
 
     def _locate(self, worker: WorkerId) -> Address | None:
         return self.pending.state.address_of(worker)
+
+
+def _quarantine(state: State, told: WorkerQuarantine, now: float) -> None:
+    change = state.quarantined.told(told.workers, now)
+    for worker, why in change.begun.items():
+        logger.error("worker %s is in quarantine, and gets no requests: %s", worker, why)
+    for worker in change.ended:
+        logger.warning("the quarantine of worker %s is over", worker)
 
 
 def _count(answer: Placement | Rejection, seconds: float) -> None:

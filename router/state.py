@@ -40,6 +40,7 @@ from router.placement.placer import Placer
 from router.quarantine.quarantine import Quarantine
 from router.scaling.load_reader import LoadReader
 from router.scaling.offered_load import OfferedLoad
+from router.status.status_reader import StatusReader
 
 MOST_KV_MESSAGES_PER_S: Final = 4000.0
 """Messages of KV events per second, of all workers together. One takes the Scheduler some 20 us beside its blocks.
@@ -62,31 +63,47 @@ class RouterState:
         for those of higher classes.
         """
         slo = slo or SloConfig()
-        self._workers = LiveWorkers(max_indexed_blocks)
-        self.models = self._workers.models
+        self.workers = LiveWorkers(max_indexed_blocks)
+        """The workers that report, for drains."""
+        self.models = self.workers.models
         """The latency models, for metrics."""
-        self.index = self._workers.index
+        self.index = self.workers.index
         """The prefix index, for metrics."""
-        self.trust = self._workers.trust
+        self.trust = self.workers.trust
         """What verified handoffs have shown, for metrics."""
-        self.suspects = self._workers.suspects
+        self.suspects = self.workers.suspects
         """The workers that ingresses cannot reach, for metrics and the log."""
-        self.exchange = ReportExchange(self._workers)
+        self.by_worker = self.workers.by_id
+        """All workers that are known, for metrics."""
+        self.quarantined = self.workers.quarantined
+        """The workers that answer wrongly, as an ingress tells."""
+        self.exchange = ReportExchange(self.workers)
         """The reports as they are sent."""
-        self._charges = Charges(self._workers.by_id)
+        self._charges = Charges(self.workers.by_id)
         self._quarantine = Quarantine()
-        self._placer = Placer(slo, policy, self._workers, self._charges)
+        self._placer = Placer(slo, policy, self.workers, self._charges)
         self._admission = AdmissionControl(
             slo,
             self._placer,
-            self._workers,
+            self.workers,
             self._quarantine,
             admits_all=admits_all,
             preempts=preempts,
         )
+        self.queue = self._admission.queue
+        """The requests that wait, for metrics."""
         self._offered = OfferedLoad(slo)
-        self.load = LoadReader(self._workers, self._offered, lambda: self.num_waiting)
+        self.load = LoadReader(self.workers, self._offered, lambda: self.num_waiting)
         """The readings for whoever sizes the pools."""
+        self.status = StatusReader(
+            self.workers,
+            self._charges,
+            self._quarantine,
+            self._placer.paths,
+            self._admission.queue.num_by_class,
+            self._admission.queued,
+        )
+        """All that is known, for operators."""
 
     def handle(
         self, event: WorkerReport | WorkerLeft | SchedulerEvent, now: float, ingress: IngressId | None = None
@@ -98,9 +115,9 @@ class RouterState:
             case WorkerLeft():
                 if event.engine_silent_s is not None:
                     self._quarantine.engine_lost(event.worker, event.engine_silent_s, now)
-                self._workers.forget(event.worker, now)
+                self.workers.forget(event.worker, now)
             case WorkerLost():
-                self._workers.suspect(ingress, event.worker, now)
+                self.workers.suspect(ingress, event.worker, now)
             case PrefillDone():
                 self._charges.prefilled(event.request_id, now)
             case FirstToken():
@@ -108,7 +125,7 @@ class RouterState:
             case RequestClosed():
                 self._on_closed(event, now)
             case HandoffChecked():
-                prefill, decode = self._workers.report_of(event.prefill), self._workers.report_of(event.decode)
+                prefill, decode = self.workers.report_of(event.prefill), self.workers.report_of(event.decode)
                 self.trust.checked(event, prefill, decode, now)
             case EngineLostWith():
                 self._quarantine.lost(event.digest, event.worker, event.num_engines_lost, now - event.age_s)
@@ -117,11 +134,11 @@ class RouterState:
 
     def disconnected(self, worker: WorkerId) -> None:
         """The worker's connection to the Scheduler has ended."""
-        self._workers.lose(worker)
+        self.workers.lose(worker)
 
     def handle_kv_events(self, events: KvEvents, now: float) -> bool:
         """Returns True to ask for a snapshot of what the worker caches."""
-        return self._workers.handle_kv_events(events, now)
+        return self.workers.handle_kv_events(events, now)
 
     def place(
         self,
@@ -136,9 +153,10 @@ class RouterState:
         refused without a look at the workers.
         """
         self._charges.release(request.request_id, now)
-        self._offered.asked(request, now)
+        if request.pinned is None:
+            self._offered.asked(request, now)
         answer = self._admission.place(request, now, ingress, turns_away=turns_away)
-        if answer is not None:
+        if answer is not None and request.pinned is None:
             self._offered.answered(request.request_id, answer)
         return answer
 
@@ -173,18 +191,18 @@ class RouterState:
         return self._admission.withdraw_of(ingress, frozenset())
 
     def reply_to(self, report: WorkerReport, now: float) -> ReportReply:
-        known = self._workers.by_id.get(report.worker)
+        known = self.workers.by_id.get(report.worker)
         return ReportReply(
-            link=self._workers.links.next_order(report.worker, now),
-            gone=self._workers.links.gone_for(report.worker, now),
+            link=self.workers.links.next_order(report.worker, now),
+            gone=self.workers.links.gone_for(report.worker, now),
             wants_kv_snapshot=self.index.check(report.worker, report.kv_events_through, now),
             wants_requests=known is not None and known.audit.asked_at is not None,
-            kv_events_every_s=len(self._workers.by_id) / MOST_KV_MESSAGES_PER_S,
+            kv_events_every_s=len(self.workers.by_id) / MOST_KV_MESSAGES_PER_S,
         )
 
     def address_of(self, worker: WorkerId) -> Address | None:
         """The address on which a worker listens. None if the worker is not known."""
-        report = self._workers.report_of(worker)
+        report = self.workers.report_of(worker)
         return report.address if report else None
 
     def queued(self, now: float) -> list[QueuedRequest]:
@@ -199,27 +217,27 @@ class RouterState:
         """Why workers of the two pools cannot hand over to each other, as far as it has come to light since the last
         call.
         """
-        return self._workers.kv_formats.take_new()
+        return self.workers.kv_formats.take_new()
 
     def roster(self, since: int, now: float) -> RosterChange:
         """What has changed in the roster of live workers since a version. 0 stands for everything."""
-        return self._workers.roster(since, now)
+        return self.workers.roster(since, now)
 
     def view(self, now: float) -> ClusterView:
-        workers = self._workers.view(now).workers
+        workers = self.workers.view(now).workers
         return ClusterView(workers=workers, num_open=len(self._charges), num_waiting=self._admission.num_waiting)
 
     def validate(self) -> None:
         """Assert every invariant. Tests call it after each event."""
-        self._workers.validate()
+        self.workers.validate()
         self._charges.validate()
         self._admission.validate()
         self._offered.validate()
 
     def _on_report(self, report: WorkerReport, now: float) -> None:
-        if (added := self._workers.add(report, now)) is not None:
+        if (added := self.workers.add(report, now)) is not None:
             self._charges.resume(added, now)
-        self._charges.compare(self._workers.reported(report, now), report, now)
+        self._charges.compare(self.workers.reported(report, now), report, now)
 
     def _on_closed(self, event: RequestClosed, now: float) -> None:
         self._admission.withdraw(event.request_id)
@@ -230,5 +248,6 @@ class RouterState:
             self._quarantine.left(event.digest, charge.runs_on, charge.num_engines_lost + 1, now)
         if charge is not None:
             self._placer.learn(charge, event, now)
-            self._offered.closed(charge, event, now)
+            if not charge.is_pinned:
+                self._offered.closed(charge, event, now)
             self._charges.release(event.request_id, now)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from api.wire.response_headers import EXPOSED
-from cluster.cli.main import argument_parser
 from cluster.config.engine_arguments import BATON_SETS, HASHED_ALIKE, LIKE_THE_OTHER_POOL, RULED
 from cluster.messages.views import QueuedRequest
 from cluster.metrics.page import scrape
@@ -55,14 +54,6 @@ def test_page_of_models_names_each_engine_argument_that_is_refused() -> None:
     listing = (ROOT / "docs/models.md").read_text().partition("## Engine arguments that are refused")[2]
     named = set(re.findall(r"`(\w+)`", listing.partition("\n## ")[0]))
     assert {*BATON_SETS, *HASHED_ALIKE, *RULED, *LIKE_THE_OTHER_POOL} - named == set()
-
-
-def test_table_of_packages_has_each_command_in_the_order_of_the_help() -> None:
-    commands = re.findall(r"(?m)^    (\w+)  ", argument_parser().format_help())
-    (row,) = re.findall(
-        r"(?m)^\| `cluster/cli/` \| the `baton` command: (.*) \|$", (ROOT / "ARCHITECTURE.md").read_text()
-    )
-    assert re.findall(r"`(\w+)`", row) == commands
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from api.metering.prices import PriceList, price_list
 from api.metering.publisher import OutboxJob, StreamPublisher
 from api.metering.reconciliation import Reconciliation
 from api.metering.recorder import UsageRecorder
+from api.metering.tenant_counts import TenantCounts
 from api.metering.upkeep import LedgerUpkeep
 from api.state.lifecycle import ChatState
 from cluster.config.application import AppConfig
@@ -58,7 +59,13 @@ class Accounting:
         self.charging = Charging(
             config.limits,
             config.model_name,
-            meter=Meter(self._recorder, _prices(config.metering.prices, config.model_name), ingress, observer),
+            meter=Meter(
+                self._recorder,
+                _prices(config.metering.prices, config.model_name),
+                ingress,
+                observer,
+                TenantCounts(config.metrics.max_tenants) if config.metrics.tenants else None,
+            ),
             recorder=self._recorder,
             reserver=self._reservations,
             hashed=state.hashed,

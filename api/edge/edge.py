@@ -8,6 +8,7 @@ Every answer has the id of the request, and every error has OpenAI's shape.
 
 import asyncio
 import logging
+import secrets
 import socket
 
 from starlette.datastructures import QueryParams
@@ -21,14 +22,15 @@ from api.edge.exchange import EXCHANGE, Exchange
 from api.edge.head import Head, check_repeated, head_of
 from api.edge.hosts import HostRule
 from api.edge.request_body import BODY, Bodies, ClientLeft
-from api.edge.request_id import HEADER, HTTP_REQUEST, request_id_of
+from api.edge.request_id import HEADER, HTTP_REQUEST, SCOPE_KEY, TRACE, request_id_of
 from api.identity.access import AccessPort
 from api.wire.errors import FULL_REPLICA_RETRY_S
 from api.wire.query import flag_in
-from api.wire.response_headers import EXPOSED
+from api.wire.response_headers import EXPOSED, TRACE_PARENT
 from cluster.config.ingress import IngressConfig
 from cluster.errors import UNFORESEEN, InvalidRequest, Misdirected, Overloaded, ServingError
 from cluster.metrics.requests import HTTP_REFUSALS
+from cluster.observability.trace_context import context_of
 
 logger = logging.getLogger("baton.ingress")
 
@@ -45,8 +47,13 @@ requests; longer delays a change of `cors_origins`.
 class Edge:
     """The outermost ASGI middleware of the public port, and of the admin port."""
 
-    def __init__(self, app: ASGIApp, config: IngressConfig, capacity: Capacity, access: AccessPort) -> None:
-        """`capacity` limits what is open at the same time. `access` says who is admitted."""
+    def __init__(
+        self, app: ASGIApp, config: IngressConfig, capacity: Capacity, access: AccessPort, *, is_traced: bool = False
+    ) -> None:
+        """`capacity` limits what is open at the same time. `access` says who is admitted. `is_traced`: traces are
+        exported, so each request belongs to one, and its answer says to which.
+        """
+        self._is_traced = is_traced
         self._app = app
         self._hosts = HostRule(config.allowed_hosts, config.host, socket.gethostname())
         self._origins = OriginRule(config.cors_origins)
@@ -68,8 +75,13 @@ class Edge:
         head = head_of(scope["headers"])
         request_id = request_id_of(head.request_id)
         token = HTTP_REQUEST.set(request_id)
-        exchange = Exchange(receive, send, [(HEADER, request_id.encode()), *SECURITY_HEADERS])
-        scope[EXCHANGE], scope["baton.head"] = exchange, head
+        named = [(HEADER, request_id.encode())]
+        if self._is_traced:
+            trace = context_of(head.trace_parent, head.trace_state, request_id, secrets.token_hex(8))
+            TRACE.set(trace)
+            named.append((TRACE_PARENT.encode(), trace.header.encode()))
+        exchange = Exchange(receive, send, [*named, *SECURITY_HEADERS])
+        scope[EXCHANGE], scope["baton.head"], scope[SCOPE_KEY] = exchange, head, request_id
         try:
             self._check_sender(scope, head)
             is_foreign = head.origin is not None and self._origins.is_listed(head.origin)
@@ -80,6 +92,7 @@ class Edge:
         finally:
             exchange.close()
             HTTP_REQUEST.reset(token)
+            TRACE.set(None)
 
     def _check_sender(self, scope: Scope, head: Head) -> None:
         """Checks the headers that name the host and the origin. Raises InvalidRequest, Misdirected, Forbidden."""

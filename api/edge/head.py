@@ -15,6 +15,8 @@ _WANTED = {
     b"transfer-encoding": "transfer_encoding",
     b"upgrade": "upgrade",
     b"x-request-id": "request_id",
+    b"traceparent": "trace_parent",
+    b"tracestate": "trace_state",
 }
 
 
@@ -26,6 +28,8 @@ class Head(NamedTuple):
     transfer_encoding: bytes | None = None
     upgrade: bytes | None = None
     request_id: bytes | None = None
+    trace_parent: bytes | None = None
+    trace_state: bytes | None = None
 
     @property
     def has_body(self) -> bool:

@@ -11,6 +11,7 @@ import uuid
 from contextvars import ContextVar
 
 from api.wire.response_headers import REQUEST_ID
+from cluster.observability.trace_context import TraceContext
 
 HEADER = REQUEST_ID.encode()
 MAX_CHARS = 128
@@ -19,8 +20,12 @@ MAX_CHARS = 128
 
 _SAFE = re.compile(rb"[A-Za-z0-9._:=+/@-]{1,%d}" % MAX_CHARS)
 
+SCOPE_KEY = "baton.request_id"
+"""Key in the ASGI scope of a request. The value is its id, once the edge has it."""
 HTTP_REQUEST: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the HTTP request that is being answered. Empty in work that no request has caused."""
+TRACE: ContextVar[TraceContext | None] = ContextVar("trace", default=None)
+"""The trace of the HTTP request that is being answered. None if no traces are exported."""
 
 
 def request_id_of(given: bytes | None) -> str:

@@ -171,6 +171,14 @@ class Frontend:
         """The number of tokens of each text by itself; an approximation for a long text (TextCounter)."""
         return await self._texts.counts(texts)
 
+    async def tokens_of_text(self, text: str) -> list[int]:
+        """The prompt of a short text that the model continues."""
+        return cast(list[int], self._chat.renderer.get_tokenizer()(text)["input_ids"])
+
+    async def tokens_of_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """The prompt of a short chat that the model answers. Raises ServingError."""
+        return await _prompt_of(self._chat, _validated(_CHAT, {"messages": list(messages)}))
+
     def _count(self, text: str) -> int:
         return len(self._chat.renderer.get_tokenizer()(text, add_special_tokens=False)["input_ids"])
 

@@ -100,6 +100,7 @@ class Call:
             slo_class=slo_class,
             tenant_weight=terms.tenant_weight,
             http_request=terms.http_request,
+            trace=terms.trace,
         )
 
 
@@ -149,6 +150,7 @@ class Generation:
         self.params = params
         self.request = request
         self._call = call
+        self._rendered_at = asyncio.get_running_loop().time()
         self._reasoning_ended = reasoning_ended
         self._reasoning_parser_kwargs = reasoning_parser_kwargs
         self.detokenizers: list[IncrementalDetokenizer] = []
@@ -179,7 +181,7 @@ class Generation:
         block_hashes = await hasher.of_prompt(
             generate.prompt_token_ids, generate.cache_salt, generate.num_public_tokens
         )
-        terms = msgspec.structs.replace(call.terms, block_hashes=block_hashes)
+        terms = msgspec.structs.replace(call.terms, block_hashes=block_hashes, rendered_at=self._rendered_at)
         if call.charge is None:
             return start_session(generate, terms, None)
         metered = await call.charge.begin(generate, terms, self._num_reasoning_tokens)

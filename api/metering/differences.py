@@ -35,8 +35,8 @@ class EngineCount(NamedTuple):
     since: float
     """Unix time of a moment before the engine's start."""
     unread: int = 0
-    """Tokens of the worker that came too late for their sessions, counted by all ingress processes
-    (cluster/step_stream/unread.py).
+    """Tokens of the worker that are in no ledger: those that came too late for their sessions, counted by all ingress
+    processes (cluster/step_stream/unread.py), and those of probes.
     """
 
 

@@ -10,6 +10,8 @@ GENERATED = "vllm:generation_tokens_total"
 STARTED = "process_start_time_seconds"
 UNREAD, UNCLAIMED = "baton_unread_tokens_total", "baton_unclaimed_tokens_total"
 """Tokens that no session has: as the ingress replicas have counted them, by worker, and as the workers have."""
+PROBED = "baton_quality_probe_tokens_total"
+"""Tokens of probes, which no tenant is charged for. Those of answers (part `answer`) are among the generated ones."""
 
 
 def engine_counts(scrapes: Iterable[Scrape]) -> list[EngineCount]:
@@ -18,15 +20,17 @@ def engine_counts(scrapes: Iterable[Scrape]) -> list[EngineCount]:
     started: dict[str, float] = {}
     unread: Counter[str] = Counter()
     for scrape in scrapes:
-        for sample in (sample for family in scrape.families for sample in family.samples):
-            if sample.name == GENERATED:
-                generated[scrape.replica] = generated.get(scrape.replica, 0) + round(sample.value)
-            elif sample.name == STARTED:
-                started[scrape.replica] = sample.value
-            elif sample.name == UNREAD:
-                unread[sample.labels["worker"]] += round(sample.value)
-            elif sample.name == UNCLAIMED:
-                unread[scrape.replica] += round(sample.value)
+        for _, value in scrape.values(GENERATED):
+            generated[scrape.replica] = generated.get(scrape.replica, 0) + round(value)
+        for _, value in scrape.values(STARTED):
+            started[scrape.replica] = value
+        for labels, value in scrape.values(UNREAD):
+            unread[labels["worker"]] += round(value)
+        for labels, value in scrape.values(PROBED):
+            if labels["part"] == "answer":
+                unread[labels["worker"]] += round(value)
+        for _, value in scrape.values(UNCLAIMED):
+            unread[scrape.replica] += round(value)
     return [
         EngineCount(worker, tokens, started.get(worker, 0.0), unread[worker]) for worker, tokens in generated.items()
     ]

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from api.identity.caller import Caller
 from api.metering.prices import PricedTokens, PriceList
+from api.metering.tenant_counts import TenantCounts
 from api.metering.usage import rows_of, storable
 from api.state.postgres.ledger.entries import Opening, UsageRow, arrival_ms, entry_id
 from cluster.messages.generation import GenerateRequest
@@ -35,9 +36,17 @@ class RecordTaker(Protocol):
 
 class Meter:
     def __init__(
-        self, recorder: RecordTaker, prices: PriceList | None, ingress: str, observer: RequestObserver
+        self,
+        recorder: RecordTaker,
+        prices: PriceList | None,
+        ingress: str,
+        observer: RequestObserver,
+        tenants: TenantCounts | None = None,
     ) -> None:
-        """`prices`: None if nothing has a price. `observer`: gets what sessions tell, after the ledger."""
+        """`prices`: None if nothing has a price. `observer`: gets what sessions tell, after the ledger. `tenants`: the
+        metrics by tenant, if somebody wants them.
+        """
+        self._tenants = tenants
         self._recorder = recorder
         self._prices = prices
         self._ingress = ingress
@@ -91,6 +100,8 @@ class Meter:
             self._recorder.closed(rows)
         else:
             self._recorder.withdrawn(opening.id)
+        if self._tenants is not None:
+            self._tenants.closed(opening.tenant_id, receipt)
         after(rows, receipt.outcome)
 
     def _withdraw(self, opening: Opening, after: Closed) -> None:

@@ -6,6 +6,7 @@ complete is kept in its file alone, and is read back when its turn has come.
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,8 +14,9 @@ from pathlib import Path
 import msgspec
 
 from api.metering.spool import SEGMENT_BYTES, Spool, num_bytes, put_aside, records_in
+from api.metering.waiting_age import WaitingAge
 from api.state.postgres.ledger.entries import Opening, UsageRow
-from cluster.metrics.tenants import USAGE_RECORDS, USAGE_RECORDS_WAITING
+from cluster.metrics.tenants import LEDGER_LAG, USAGE_RECORDS, USAGE_RECORDS_WAITING
 
 logger = logging.getLogger("baton.metering")
 
@@ -74,12 +76,18 @@ class RecordQueue:
         """Bytes of the spools in the folder, as far as this process knows."""
         self._num_in_memory = 0
         self._is_losing = False
+        self._age = WaitingAge()
+        LEDGER_LAG.set_function(self.age_s)
         self.has_records = asyncio.Event()
         self.is_empty = asyncio.Event()
         self.is_empty.set()
 
     def __len__(self) -> int:
         return sum(segment.number for segment in self._segments)
+
+    def age_s(self) -> float:
+        """Seconds for which the oldest record has waited, 0 if none waits."""
+        return self._age.age_s(time.monotonic())
 
     @property
     def is_full(self) -> bool:
@@ -105,6 +113,7 @@ class RecordQueue:
         segment.number += 1
         self._num_in_memory += 1
         USAGE_RECORDS_WAITING.inc()
+        self._age.come(time.monotonic())
         if self._spool.size >= SEGMENT_BYTES:
             self._rotate()
         self.is_empty.clear()
@@ -115,7 +124,9 @@ class RecordQueue:
         segment = self._segments[0]
         if segment.records is None:
             segment.records = deque(await asyncio.to_thread(read_records, segment.path))
-            USAGE_RECORDS_WAITING.dec(segment.number - len(segment.records))  # some may have been damaged
+            num_damaged = segment.number - len(segment.records)
+            USAGE_RECORDS_WAITING.dec(num_damaged)
+            self._age.gone(num_damaged)
             segment.number = len(segment.records)
             self._num_in_memory += segment.number
         return [segment.records[at] for at in range(min(most, segment.number))]
@@ -129,6 +140,7 @@ class RecordQueue:
         segment.number -= number
         self._num_in_memory -= number
         USAGE_RECORDS_WAITING.dec(number)
+        self._age.gone(number)
         if segment.number:
             return
         if len(self._segments) > 1:

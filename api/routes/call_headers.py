@@ -7,7 +7,7 @@ from fastapi import Request
 
 from api.edge.edge import hold_more
 from api.edge.exchange import EXCHANGE
-from api.edge.request_id import HTTP_REQUEST
+from api.edge.request_id import HTTP_REQUEST, TRACE
 from api.frontend.generation import Call
 from api.identity.rights import Right
 from api.identity.tenants import principal_of
@@ -50,6 +50,7 @@ def call_of(request: Request, body: Any) -> Call:
         path=_forced_path(request),
         tenant_weight=settings.weight,
         http_request=HTTP_REQUEST.get(),
+        trace=TRACE.get(),
         slo_class=settings.served_as(slo_class_of(body)),
         ttft_s=ttft_s if settings.may_tighten else None,
         tpot_s=tpot_s if settings.may_tighten else None,

@@ -7,8 +7,9 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from cluster.clients.scheduler_client import SchedulerClient
-from cluster.errors import ServingError
+from cluster.errors import NotFound, ServingError, WorkerUnreachable
 from cluster.messages.ids import CellName
+from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus
 from cluster.messages.views import CellState, CellsView, CellView, ClusterView, QueuedRequest
 
 R = TypeVar("R")
@@ -47,6 +48,29 @@ class CellViews:
         if len(self._schedulers) == 1:
             return next(iter(queues.values()))
         return [replace(request, cell=cell) for cell, queue in queues.items() for request in queue]
+
+    async def statuses(self) -> list[SchedulerStatus]:
+        """Of each cell whose Scheduler answers. Raises ServingError if none does."""
+        statuses = await self._of_each(lambda scheduler: scheduler.status())
+        if len(self._schedulers) == 1:
+            return list(statuses.values())
+        return [
+            replace(status, cell=cell, workers=[replace(worker, cell=cell) for worker in status.workers])
+            for cell, status in statuses.items()
+        ]
+
+    async def drain(self, ask: DrainAsk) -> DrainAnswer:
+        """Raises NotFound if no Scheduler knows the worker, and otherwise as a Scheduler does."""
+        unknown = NotFound(f"no worker '{ask.worker}' reports", "worker", "worker_not_found")
+        away: ServingError | None = None
+        for scheduler in self._schedulers.values():
+            try:
+                return await scheduler.drain(ask)
+            except NotFound as error:
+                unknown = error
+            except WorkerUnreachable as error:
+                away = error
+        raise away or unknown
 
     async def cells(self) -> CellsView:
         """All cells, also those whose Schedulers do not answer."""

@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from api.server.kept_receipts import KeptReceipt
+from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus
 from cluster.messages.views import CellsView, ClusterView, QueuedRequest, Readiness
 
 
@@ -26,6 +28,22 @@ class ClusterPort(Protocol):
         """
         ...
 
+    async def statuses(self) -> list[SchedulerStatus]:
+        """What the Schedulers of all cells know. Raises ServingError while none can be reached."""
+        ...
+
+    async def drain(self, ask: DrainAsk) -> DrainAnswer:
+        """Raises NotFound for an unknown worker, Conflict for the last one of its pool, StateUnavailable if the drain
+        cannot be stored, and ServingError while the Scheduler cannot be reached.
+        """
+        ...
+
     async def metrics_page(self) -> bytes:
         """Prometheus text with the metrics of every replica that answers in time."""
+        ...
+
+    async def receipts(self, name: str) -> list[KeptReceipt]:
+        """The route receipts of the session or the HTTP request of this name, of every ingress replica that answers in
+        time, the newest first.
+        """
         ...

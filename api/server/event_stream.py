@@ -9,10 +9,12 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from api.edge.capacity import Units
 from api.edge.error_response import error_response
 from api.wire.sse import DONE, HEADERS, KEEP_ALIVE, ErrorIn, error_frame, to_wire
 from cluster.errors import ServingError
@@ -138,3 +140,18 @@ class EventStream(Response):
         if self._comment is not None:
             self._comment.cancel()
             await asyncio.wait([self._comment])
+
+
+class CountedStream(EventStream):
+    """Gives what it holds of a capacity back when it has ended, whether or not a frame was sent."""
+
+    def __init__(self, units: Units, *arguments: Any, **options: Any) -> None:
+        """`arguments`, `options`: of an EventStream."""
+        super().__init__(*arguments, **options)
+        self._units = units
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._units.release()

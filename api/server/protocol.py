@@ -6,7 +6,7 @@ exceeds a limit gets an error in OpenAI's shape, unless another request is being
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from api.edge.browser import SECURITY_HEADERS
 from api.edge.connections import Connections
 from api.edge.error_response import error_response
-from api.edge.request_id import HEADER, request_id_of
+from api.edge.request_id import HEADER, SCOPE_KEY, request_id_of
 from api.server.head_limits import HeadLimits
 from api.wire.errors import FULL_REPLICA_RETRY_S
 from cluster.config.ingress import IngressConfig
@@ -230,7 +230,9 @@ class GuardedProtocol(HttpToolsProtocol):
             _disconnect(answering)  # the application waits for the rest of this body, which never comes
         is_free = answering is None or answering.response_complete or answering.disconnected
         if is_free and not self.transport.is_closing():
-            self.transport.write(_whole_answer(error, self.server_state.default_headers))
+            unanswered = answering if answering is self.cycle else None
+            request_id = _id_of(self.headers if self._head.has_begun else None, unanswered)
+            self.transport.write(_whole_answer(error, self.server_state.default_headers, request_id))
         self.end()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -249,6 +251,18 @@ def _disconnect(cycle: RequestResponseCycle) -> None:
     cycle.message_event.set()
 
 
+def _id_of(headers: list[tuple[bytes, bytes]] | None, cycle: RequestResponseCycle | None) -> str:
+    """The id of a request that is refused: the client's, as far as its headers have come, or that which the application
+    knows it by, or a new one. `headers`: of a head that is not complete; `cycle`: of the request whose body is.
+    """
+    if headers is None and cycle is not None and not cycle.response_complete:
+        scope = cast(dict[str, Any], cycle.scope)
+        if SCOPE_KEY in scope:
+            return str(scope[SCOPE_KEY])
+        headers = scope["headers"]
+    return request_id_of(next((value for name, value in headers or () if name == HEADER), None))
+
+
 def _with_host_of(url: bytes, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """The headers of a request whose URL names a host: that host replaces the Host header (RFC 9112)."""
     parsed = httptools.parse_url(url)
@@ -258,14 +272,14 @@ def _with_host_of(url: bytes, headers: list[tuple[bytes, bytes]]) -> list[tuple[
     return [header for header in headers if header[0] != b"host"] + [(b"host", parsed.host + port)]
 
 
-def _whole_answer(error: ServingError, usual: list[tuple[bytes, bytes]]) -> bytes:
+def _whole_answer(error: ServingError, usual: list[tuple[bytes, bytes]], request_id: str) -> bytes:
     """`usual`: headers of every answer."""
     response = error_response(error)
     headers = [
         *usual,
         *response.raw_headers,
         *SECURITY_HEADERS,
-        (HEADER, request_id_of(None).encode()),
+        (HEADER, request_id.encode()),
         (b"connection", b"close"),
     ]
     lines = [b"%s: %s\r\n" % header for header in headers]

@@ -1,20 +1,25 @@
 """The route receipts of one ingress replica: all are counted in metrics, and the last ones are kept."""
 
-from collections import deque
-from itertools import islice
+from typing import Protocol
 
 import msgspec
 
+from api.server.kept_receipts import KeptReceipts
 from cluster.messages.generation import PromptTokenSources
+from cluster.messages.ids import Outcome, SloClass
 from cluster.messages.scheduler_events import HandoffChecked
 from cluster.metrics.handoffs import CONVICTIONS, VERIFICATIONS
 from cluster.metrics.requests import (
     ATTEMPTS,
     GOODPUT,
+    ITL,
     OUTPUT_TOKENS,
     PAUSES,
     PREDICTION_RATIO,
+    REJECTIONS,
+    REQUEST,
     REQUEST_PROMPT_TOKENS,
+    REQUEST_QUEUE,
     REQUESTS,
     TPOT,
     TTFT,
@@ -23,30 +28,39 @@ from kvtransfer import verify
 from router.session.receipt import RouteReceipt
 
 
+class TraceSink(Protocol):
+    def closed(self, receipt: RouteReceipt) -> None:
+        """A request has ended. Must not wait."""
+        ...
+
+
 class ReceiptLog:
     """The sessions' observer (router/session/receipt.py)."""
 
-    def __init__(self, num_kept: int) -> None:
-        self._kept: deque[RouteReceipt] = deque(maxlen=num_kept)
+    def __init__(self, num_kept: int, traces: TraceSink | None = None) -> None:
+        """`traces`: gets all receipts, too. None if no traces are exported."""
+        self._traces = traces
+        self.kept = KeptReceipts(num_kept)
 
-    def last(self, number: int, http_request: str | None = None) -> list[RouteReceipt]:
-        """At most `number` kept receipts, the newest first: of all requests, or of one HTTP request."""
-        kept = (r for r in reversed(self._kept) if http_request is None or r.http_request == http_request)
-        return list(islice(kept, number))
+    @property
+    def is_traced(self) -> bool:
+        """Whether traces are exported."""
+        return self._traces is not None
 
     def closed(self, receipt: RouteReceipt) -> None:
-        self._kept.append(receipt)
-        path = receipt.path or "none"
-        REQUESTS.labels(path, receipt.outcome).inc()
+        self.kept.add(receipt)
+        if self._traces is not None:
+            self._traces.closed(receipt)
+        path, slo_class = receipt.path or "none", receipt.slo_class
+        REQUESTS.labels(path, slo_class, receipt.outcome).inc()
+        if (reason := _reason(receipt)) is not None:
+            REJECTIONS.labels(slo_class, reason).inc()
         OUTPUT_TOKENS.inc(receipt.num_output_tokens)
         ATTEMPTS.inc(receipt.num_attempts)
-        PAUSES.labels(receipt.slo_class).inc(receipt.num_pauses)
-        if receipt.result is not None:
-            GOODPUT.labels(receipt.slo_class, path, receipt.result).inc()
-        if receipt.ttft_s is not None:
-            TTFT.labels(path).observe(receipt.ttft_s)
-        if receipt.tpot_s is not None:
-            TPOT.labels(path).observe(receipt.tpot_s)
+        PAUSES.labels(slo_class).inc(receipt.num_pauses)
+        if (result := receipt.result) is not None:
+            GOODPUT.labels(slo_class, path, result).inc()
+        _observe_times(receipt, path, slo_class)
         _count_sources("prefill", receipt.prefill_sources)
         _count_sources("decode", receipt.sources)
         _compare(receipt, path)
@@ -55,6 +69,30 @@ class ReceiptLog:
         VERIFICATIONS.labels(checked.verdict).inc()
         if checked.verdict.is_strike and checked.num_strikes >= verify.MAX_STRIKES:
             CONVICTIONS.labels(checked.verdict).inc()
+
+
+def _reason(receipt: RouteReceipt) -> str | None:
+    """Why the request was refused. None if it was not."""
+    rejection = receipt.rejection
+    if rejection is not None and rejection.is_quarantined:
+        return "quarantined"
+    if receipt.outcome is not Outcome.REJECTED:
+        return None
+    if rejection is None:
+        return "no_token"
+    return "overload" if rejection.is_overload else "no_worker"
+
+
+def _observe_times(receipt: RouteReceipt, path: str, slo_class: SloClass) -> None:
+    REQUEST_QUEUE.labels(slo_class).observe(receipt.queued_s)
+    if receipt.outcome is Outcome.FINISHED:
+        REQUEST.labels(path, slo_class).observe(receipt.duration_s)
+    if receipt.ttft_s is not None:
+        TTFT.labels(path, slo_class).observe(receipt.ttft_s)
+    if receipt.tpot_s is not None:
+        TPOT.labels(path, slo_class).observe(receipt.tpot_s)
+    if receipt.gaps is not None:
+        ITL.add((path, slo_class), receipt.gaps.counts, receipt.gaps.total_s)
 
 
 def _count_sources(role: str, sources: PromptTokenSources | None) -> None:

@@ -1,5 +1,7 @@
 """Scheduling: how an ingress replica reaches the Scheduler, or the Schedulers of several cells."""
 
+import asyncio
+
 from api.server.cell_views import CellViews
 from cluster.clients.drain_watch import DrainWatch
 from cluster.clients.scheduler_client import SchedulerClient
@@ -7,6 +9,7 @@ from cluster.clients.worker_cells import WorkerCells
 from cluster.clients.worker_client import WorkerConnections
 from cluster.config.application import AppConfig
 from cluster.messages.ids import CellName
+from cluster.messages.quality import WorkerQuarantine
 from cluster.messages.views import Readiness
 from cluster.metrics.scheduler import CELL_LEFT, CELL_REQUESTS
 from cluster.serve_context import application, cell_states, scheduler_finder
@@ -50,6 +53,15 @@ class Scheduling:
         if self._cell_port is None:
             return await next(iter(self._cells.values())).readiness()
         return await self._board.readiness()
+
+    async def quarantine(self, told: WorkerQuarantine) -> None:
+        """Tell all Schedulers which workers get no requests. Raises ServingError if one of them is away."""
+        answers = await asyncio.gather(
+            *(client.quarantine(told) for client in self._clients.values()), return_exceptions=True
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
 
     def export(self) -> None:
         """Set the metrics that show what is known now."""

@@ -26,6 +26,7 @@ from api.state.stores import Stores, stores_in
 from cluster.config.environment import DATABASE_URL_VARIABLE, LIMITS_REDIS_URL_VARIABLE, REDIS_URL_VARIABLE
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError, StateUnavailable
+from cluster.messages.operations import StoreStatus
 from cluster.repository import REPO_ROOT
 from cluster.services.postgres import POSTGRES_FOLDER, LocalPostgres
 from cluster.services.redis import KEEPING, LIMITS_REDIS_FOLDER, REDIS_FOLDER, LocalRedis
@@ -78,6 +79,8 @@ class ChatState:
         self._stores: Stores | None = None
         self._unreadable: str | None = None
         """Why the stored conversations cannot be read although PostgreSQL can be reached. None if they can be read."""
+        self._is_reached = False
+        """Whether the last look has reached PostgreSQL."""
         self._is_ready = asyncio.Event()
         """The stores have been reached once."""
         self._jobs: list[asyncio.Task[None]] = []
@@ -160,8 +163,25 @@ class ChatState:
         for _, server in self._local_redis:
             await asyncio.to_thread(server.stop)
 
+    def store_statuses(self) -> list[StoreStatus]:
+        """PostgreSQL and both uses of Redis, by the last look."""
+        embedded = {id(client) for client, _ in self._local_redis}
+        redis = {"Redis": self.redis, "Redis of limits": self.limits_redis}
+        return [
+            StoreStatus(name="PostgreSQL", is_there=self._is_reached, is_embedded=self.local is not None),
+            *[
+                StoreStatus(name=name, is_there=client.is_there, is_embedded=id(client) in embedded)
+                for name, client in redis.items()
+            ],
+        ]
+
     async def _tend(self) -> None:
-        await self.look()
+        try:
+            await self.look()
+        except Exception:
+            self._is_reached = False
+            raise
+        self._is_reached = True
         await self.stores.orphans.end()
 
     async def _delete_old(self) -> None:

@@ -42,6 +42,11 @@ def to_wire(frame: str, error_in: ErrorIn) -> bytes:
     return error_frame(error) if error else public_frame(frame).encode()
 
 
+def named_frame(name: str, payload: object) -> bytes:
+    """A frame with a name of its own, which is no part of OpenAI's API."""
+    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(payload) + b"\n\n"
+
+
 class _Typed(msgspec.Struct):
     type: str
 

@@ -1,10 +1,9 @@
 """The load on a system that speaks HTTP: streamed chat completions over plain sockets, one connection per request.
 
-Made to be cheap, because it shares the machine with what it measures: requests are encoded beforehand, and of the
-answer only the last event is parsed.
+Requests are encoded beforehand, because the load shares the machine with what it measures. The answers are read by the
+client of `baton load`.
 """
 
-import asyncio
 import itertools
 import json
 import sys
@@ -12,17 +11,18 @@ import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import Any
 
-import httptools
 import uvloop
 
 from bench.fronts.load import ClosedLoop, Load, Request, Trace, obey
+from cluster.load.client.client import LoadClient
+from cluster.load.client.endpoint import Endpoint
 
 HOST = "127.0.0.1"
 _ROLES = ("user", "assistant")
-_USAGE_EVENT = b'"choices":[]'
-"""The event that `include_usage` adds at the end has no choices."""
+LIMIT_S = 600.0
+"""Seconds after which a request of a closed loop is given up."""
 
 
 class FailedRequest(RuntimeError):
@@ -78,74 +78,20 @@ def encoded(
 
 
 async def exchanged(port: int, request: bytes) -> Trace:
-    """Raises FailedRequest, and OSError without a connection."""
-    loop = asyncio.get_running_loop()
-    exchange = _Exchange(request, loop.create_future())
-    await loop.create_connection(lambda: exchange, HOST, port)
+    """Raises FailedRequest, and OSError without a connection or a whole answer."""
+    client = LoadClient(Endpoint(is_tls=False, host=HOST, port=port, base="/v1"))
+    started_at = time.perf_counter()
     try:
-        return await exchange.done
-    finally:
-        exchange.close()
-
-
-class _Exchange(asyncio.Protocol):
-    """One request and its streamed answer. httptools calls the `on_` methods."""
-
-    def __init__(self, encoded: bytes, done: "asyncio.Future[Trace]") -> None:
-        self.done = done
-        self._encoded = encoded
-        self._parser = httptools.HttpResponseParser(self)
-        self._body = bytearray()
-        self._usage = b""
-        self._arrivals: list[float] = []
-        self._started_at = self._read_at = time.perf_counter()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(self._encoded)
-
-    def data_received(self, data: bytes) -> None:
-        self._read_at = time.perf_counter()
-        self._parser.feed_data(data)
-
-    def on_body(self, part: bytes) -> None:
-        self._body += part
-        *events, rest = self._body.split(b"\n\n")
-        self._body = rest
-        for event in events:
-            if _USAGE_EVENT in event:
-                self._usage = bytes(event)
-            elif event.startswith(b"data: {") and self._arrivals[-1:] != [self._read_at]:
-                self._arrivals.append(self._read_at)
-
-    def on_message_complete(self) -> None:
-        self.close()
-        status = self._parser.get_status_code()
-        if status != HTTPStatus.OK or not self._usage:
-            self._fail(f"status {status}: {self._body.decode(errors='replace')}", status)
-            return
-        last = json.loads(self._usage.removeprefix(b"data: "))
-        usage, answer_id = last["usage"], last["id"]
-        if not self.done.done():
-            self.done.set_result(
-                Trace(
-                    self._started_at,
-                    tuple(self._arrivals),
-                    usage["completion_tokens"],
-                    usage["prompt_tokens"],
-                    answer_id,
-                )
-            )
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._fail(f"the connection ended before the answer: {error}")
-
-    def close(self) -> None:
-        self._transport.close()
-
-    def _fail(self, message: str, status: int = 0) -> None:
-        if not self.done.done():
-            self.done.set_exception(FailedRequest(status, message))
+        exchange = await client.exchange(request, LIMIT_S)
+    except ValueError as error:
+        raise FailedRequest(0, str(error)) from error
+    stream = exchange.stream
+    if stream.num_output is None or stream.num_prompt is None or stream.first_at is None:
+        text = exchange.whole.decode(errors="replace")
+        status = 0 if exchange.status == HTTPStatus.OK else exchange.status
+        raise FailedRequest(status, f"status {exchange.status}: {stream.error or text}")
+    arrivals = tuple(itertools.accumulate(stream.gaps_s, initial=stream.first_at))
+    return Trace(started_at, arrivals, stream.num_output, stream.num_prompt, stream.answer_id)
 
 
 def main() -> None:

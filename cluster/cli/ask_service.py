@@ -5,6 +5,8 @@ import os
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from http.client import HTTPException
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -21,9 +23,15 @@ from cluster.repository import REPO_ROOT
 
 R = TypeVar("R")
 PROBE_TIMEOUT_S = 10.0
-"""Time in which a service must answer `baton probe` or `baton cells`, in seconds. Then the command ends with 1. Longer
+"""Time in which a service must answer a command such as `baton probe`, in seconds. Then the command ends with 1. Longer
 delays the error of a service that hangs; shorter fails on a busy one.
 """
+MOST_ANSWER_BYTES = 256 << 20
+"""Most bytes of an answer that are read. The page of metrics of a thousand replicas has some 100 MB. Fewer fails in
+large clusters; more lets whatever listens there fill the memory.
+"""
+MOST_REFUSAL_BYTES = 64 << 10
+"""Most bytes of an error that are read. Its message has 2,000 characters at most (api/wire/errors.py)."""
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Opens URLs without the proxies of the environment. The service is on this machine."""
 _HINTS = {
@@ -46,32 +54,99 @@ def add_service_options(parser: argparse.ArgumentParser) -> None:
     add_conf_option(parser)
 
 
-def ask(arguments: argparse.Namespace, path: str, answer: type[R]) -> tuple[R, bytes] | None:
-    """The answer of the service that the options name, and its text. Prints what is wrong and returns None if there is
-    none.
+def ask(
+    arguments: argparse.Namespace,
+    path: str,
+    answer: type[R],
+    body: object = None,
+    *,
+    is_quiet: bool = False,
+    explained: Mapping[str, str] | None = None,
+) -> tuple[R, bytes] | None:
+    """The answer of the service that the options name, and its text. With a `body`, that is posted. Prints what is
+    wrong and returns None if there is no answer; `is_quiet`: prints nothing. `explained`: what is wrong, by the code of
+    an error of the service.
     """
+    return _exchange(
+        arguments,
+        path,
+        lambda text: msgspec.json.decode(text, type=answer),
+        body,
+        is_quiet=is_quiet,
+        explained=explained,
+    )
+
+
+def ask_text(arguments: argparse.Namespace, path: str) -> str | None:
+    """As `ask`, for an answer that is a text."""
+    answer = _exchange(arguments, path, lambda text: text.decode())
+    return None if answer is None else answer[0]
+
+
+def _exchange(
+    arguments: argparse.Namespace,
+    path: str,
+    read: Callable[[bytes], R],
+    body: object = None,
+    *,
+    is_quiet: bool = False,
+    explained: Mapping[str, str] | None = None,
+) -> tuple[R, bytes] | None:
     try:
         port = _admin_port(arguments)
     except (OSError, ValueError, LookupError, yaml.YAMLError) as error:
-        print(f"baton: {error}", file=sys.stderr)
+        _complain(f"{error}", is_quiet=is_quiet)
         return None
     url = f"{port.url}{path}"
     try:
         request = urllib.request.Request(url)
         if port.key is not None:
             request.add_unredirected_header("Authorization", f"Bearer {port.key}")
+        if body is not None:
+            request.data = msgspec.json.encode(body)
+            request.add_header("Content-Type", "application/json")
         with DIRECT.open(request, timeout=PROBE_TIMEOUT_S) as response:
-            body: bytes = response.read()
-        return msgspec.json.decode(body, type=answer), body
+            text: bytes = response.read(MOST_ANSWER_BYTES)
+        return read(text), text
     except urllib.error.HTTPError as error:
-        wrong = f"{url} answers {error.code} {error.reason}{_HINTS.get(error.code, '')}"
+        wrong = _refusal(url, error, said=body is not None, explained=explained or {})
     except (OSError, HTTPException) as error:
         cause = getattr(error, "reason", error)
         wrong = f"no service answers at {port.url} ({cause}); `baton serve` starts one"
     except ValueError as error:  # the URL is invalid, or the answer is not Baton's
         wrong = f"{url} is not a Baton service: {error}"
-    print(f"baton: {wrong}", file=sys.stderr)
+    _complain(wrong, is_quiet=is_quiet)
     return None
+
+
+def _complain(wrong: str, *, is_quiet: bool) -> None:
+    if not is_quiet:
+        print(f"baton: {wrong}", file=sys.stderr)
+
+
+def _refusal(url: str, error: urllib.error.HTTPError, *, said: bool, explained: Mapping[str, str]) -> str:
+    """What a user is told. `said`: whether the service was told to change something, so that its reason counts."""
+    hint = _HINTS.get(error.code, "")
+    try:
+        refused = msgspec.json.decode(error.read(MOST_REFUSAL_BYTES), type=_ErrorBody).error
+    except (OSError, HTTPException, ValueError):
+        refused = _ErrorDetail("")
+    if (known := explained.get(refused.code or "")) is not None:
+        return known
+    if said and refused.message and refused.code != "unknown_url" and error.code != HTTPStatus.UNAUTHORIZED:
+        return refused.message
+    return f"{url} answers {error.code} {error.reason}{hint}"
+
+
+class _ErrorDetail(msgspec.Struct):
+    message: str
+    code: str | None = None
+
+
+class _ErrorBody(msgspec.Struct):
+    """The body of an error (api/wire/errors.py)."""
+
+    error: _ErrorDetail
 
 
 def about_admin_port(config: AppConfig) -> str:
@@ -82,7 +157,7 @@ def about_admin_port(config: AppConfig) -> str:
         key = f"with the key of {ADMIN_KEY_VARIABLE}"
     else:
         key = f"with the key in {REPO_ROOT / config.state.data_dir / ADMIN_KEY_FILE}"
-    return f"Metrics and the admin API are on {_url_of(config)}, {key}."
+    return f"The page, metrics and the admin API are on {_url_of(config)}, {key}."
 
 
 def _url_of(config: AppConfig) -> str:

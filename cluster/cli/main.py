@@ -1,12 +1,8 @@
 """The `baton` command.
 
 `baton serve` runs `serve run` for an operator: it applies --port, --admin-port and --model to the Serve config, shows
-progress while the engines start, prints when the service is ready, and stops everything it started on Ctrl-C. `baton
-probe` shows the links of a running service. `baton cells` shows, drains and opens its cells. `baton tenant`, `baton
-project` and `baton key` manage accounts; `baton tenant` also erases tenants and rotates the keys that their data is
-sealed with. `baton state` rotates the master key. `baton audit` checks and exports the log of safety decisions. `baton
-safety` checks policies and texts. `baton compile` compiles the modules of placement and screening. `baton usage` sums
-the ledger of usage up. `baton simulate` compares placement policies. `baton plan` sizes the pools for a load.
+progress while the engines start, prints when the service is ready, and stops everything it started on Ctrl-C. The other
+commands have modules of their own, which say what they do; `baton --help` lists them.
 """
 
 import argparse
@@ -34,6 +30,8 @@ from cluster.cli.accounts.first_key import how_to_send_a_key
 from cluster.cli.accounts.keys import add_key_parser
 from cluster.cli.accounts.tenants import add_project_parser
 from cluster.cli.ask_service import DIRECT, about_admin_port, add_service_options, ask
+from cluster.cli.load import command as load
+from cluster.cli.operate import doctor, drain, quality, replay, status, trace, why
 from cluster.cli.reader import run_for_reader
 from cluster.cli.serve_run import ServeRun
 from cluster.cli.tenants import usage as cli_usage
@@ -127,7 +125,13 @@ def argument_parser() -> argparse.ArgumentParser:
     add_service_options(probe)
     probe.add_argument("--json", action="store_true", help="print the answer of GET /baton/links")
     probe.set_defaults(run=_probe)
+    doctor.add_parser(commands)
+    status.add_parser(commands)
+    why.add_parser(commands)
     cells.add_parser(commands)
+    drain.add_parser(commands)
+    trace.add_parser(commands)
+    quality.add_parser(commands)
     cli_state.add_tenant_parser(commands)
     add_project_parser(commands)
     add_key_parser(commands)
@@ -138,6 +142,8 @@ def argument_parser() -> argparse.ArgumentParser:
     compiler.add_parser(commands)
     simulate.add_parser(commands)
     plan.add_parser(commands)
+    replay.add_parser(commands)
+    load.add_parser(commands)
     return parser
 
 

@@ -16,6 +16,7 @@ from cluster.simulation.pools.pool_setting import Reporting
 from cluster.simulation.rate_search import max_rate
 from cluster.simulation.results.figures import FigureRun, charts
 from cluster.simulation.results.summary import RunSummary, aligned, summary, table, who_attained
+from cluster.simulation.traffic.log_traffic import read_log
 from cluster.simulation.traffic.mixes import Renewal, generate
 from cluster.simulation.traffic.named_mixes import MIXES
 from cluster.simulation.traffic.slos import OBJECTIVES, parse_slos
@@ -51,6 +52,7 @@ examples:
   baton simulate
   baton simulate --mix code-bursts --slo tight --rate 1,2,4,8 --plots charts
   baton simulate --trace conversation.jsonl.gz --rows 7000: --rate 1.5x --host-tokens 1000000
+  baton simulate --log /var/log/baton/stimuli --prefill 2 --decode 6
   baton simulate --mix documents --max-rate --policy goodput,pd_mooncake --prefill 6 --decode 2
 """
 
@@ -86,6 +88,9 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
     workload = parser.add_argument_group("workload")
     source = workload.add_mutually_exclusive_group()
     source.add_argument("--trace", type=Path, metavar="FILE", help="Mooncake JSON lines or Azure CSV, plain or gzipped")
+    source.add_argument(
+        "--log", type=Path, metavar="LOG", help="the requests of a Scheduler's stimulus log (baton replay --help)"
+    )
     source.add_argument(
         "--mix", choices=MIXES, metavar="NAME", default="tenants", help="synthetic workload (default: %(default)s)"
     )
@@ -296,6 +301,9 @@ def _rows(arguments: argparse.Namespace) -> list[Arrival]:
     number, rows = arguments.requests, arguments.rows
     if number is not None and number < 10:
         raise ValueError(f"--requests {number}: at least 10 requests are needed")
+    if arguments.log:
+        logged = read_log(arguments.log)[rows]
+        return repeated(logged, number) if number else logged
     if arguments.trace:
         read = read_trace(arguments.trace, rows.start or 0, rows.stop, arguments.seed)
         return repeated(read, number) if number else read
@@ -324,6 +332,8 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
 
 
 def _source(arguments: argparse.Namespace) -> str:
+    if arguments.log:
+        return str(arguments.log)
     return arguments.trace.name if arguments.trace else f"mix {arguments.mix}"
 
 

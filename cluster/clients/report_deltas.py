@@ -26,7 +26,13 @@ class ReportDeltas:
     def delta(self, report: WorkerReport) -> ReportDelta:
         """The report as it is to be sent."""
         standing = StandingReport(
-            report.pool, report.address, report.max_requests, report.shape, report.transport, report.links
+            report.pool,
+            report.address,
+            report.max_requests,
+            report.shape,
+            report.transport,
+            report.links,
+            report.link_failures,
         )
         if standing != self._standing:
             self._standing, self._version, self._is_known = standing, self._version + 1, False

@@ -11,7 +11,9 @@ from cluster.clients.report_deltas import ReportDeltas
 from cluster.errors import WorkerUnreachable
 from cluster.messages.ids import Address, WorkerId
 from cluster.messages.kv_events import KvEvents
+from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.quality import WorkerQuarantine
 from cluster.messages.reports import ReportReply, WorkerReport
 from cluster.messages.scaling import LoadReading, ScalingAsk
 from cluster.messages.scheduler_events import WorkerLeft
@@ -20,15 +22,18 @@ from cluster.rpc.connection import Connection, ConnectionLost, Service
 from cluster.rpc.frames import Method
 from cluster.rpc.listener import connect
 from cluster.rpc.protocol import (
+    DRAIN,
     KV_EVENTS,
     LEAVING,
     LOAD,
     LOCATE,
     PLACE,
+    QUARANTINE,
     QUEUE,
     REPLACED,
     REPORT,
     ROSTER,
+    STATUS,
     VIEW,
 )
 from cluster.scheduler_registry import SchedulerRecord
@@ -121,6 +126,18 @@ class SchedulerClient:
 
     async def queue(self) -> list[QueuedRequest]:
         return await self._ask(QUEUE, None)
+
+    async def quarantine(self, told: WorkerQuarantine) -> None:
+        """Raises WorkerUnreachable."""
+        await self._ask(QUARANTINE, told)
+
+    async def status(self) -> SchedulerStatus:
+        """Raises WorkerUnreachable."""
+        return await self._ask(STATUS, None)
+
+    async def drain(self, ask: DrainAsk) -> DrainAnswer:
+        """Raises WorkerUnreachable, and what `DrainKeeper.change` raises (router/drain_keeper.py)."""
+        return await self._ask(DRAIN, ask)
 
     async def load(self, ask: ScalingAsk) -> LoadReading:
         """Raises WorkerUnreachable."""

@@ -15,6 +15,9 @@ from cluster.config.cells import CellsConfig
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.config.network import LOOPBACK, NetworkConfig, is_loopback
+from cluster.config.observability.metrics import MetricsConfig
+from cluster.config.observability.quality_probe import QualityProbeConfig
+from cluster.config.observability.tracing import TracingConfig
 from cluster.config.pools import BLOCK_HASH_ALGORITHM, DEFAULT_BLOCK_SIZE, PoolConfig
 from cluster.config.safety import SafetyConfig
 from cluster.config.scaling import ScalingConfig
@@ -29,6 +32,7 @@ from cluster.messages.ids import CellName
 from cluster.slo import SloConfig
 
 S = TypeVar("S", PoolConfig, SchedulerConfig)
+LogFormat = Literal["text", "json"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
@@ -43,6 +47,10 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """vLLM's log level in every process, and the level of Baton's own loggers. Baton's warnings are logged at any
     level. A lower level writes more lines per request; a higher level hides what vLLM warns about at each start.
     """
+    log_format: LogFormat | None = None
+    """The form of the lines of Baton's own loggers in every process: "text", or "json" for one object a line. If it is
+    missing, the environment variable BATON_LOG_FORMAT of each node says it, and without that it is text.
+    """
     engine: dict[str, Any] = {}
     """vLLM engine arguments that both pools and the ingress share: max_model_len, dtype, block_size, ..."""
     prefill: PoolConfig = PoolConfig()
@@ -53,15 +61,18 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     identity: IdentityConfig = IdentityConfig()
     limits: LimitsConfig = LimitsConfig()
     metering: MeteringConfig = MeteringConfig()
+    metrics: MetricsConfig = MetricsConfig()
     public_prefixes: Annotated[dict[str, PublicPrefixConfig], Meta(max_length=MAX_PREFIXES)] = {}
     """System prompts of the operator, by a name that errors show. Tenants that have opted in share their KV blocks."""
     network: NetworkConfig = NetworkConfig()
     state: StateConfig = StateConfig()
     context: ContextConfig = ContextConfig()
     safety: SafetyConfig = SafetyConfig()
+    quality_probe: QualityProbeConfig = QualityProbeConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     scaling: ScalingConfig | None = None
     """How many workers the pools may have. If it is missing, each pool has its `replicas`."""
+    tracing: TracingConfig = TracingConfig()
     slo: SloConfig = SloConfig()
     """The objectives of the served model, by SLO class (docs/slo.md)."""
 
@@ -151,8 +162,8 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def pool(self, pool: PoolConfig) -> PoolConfig:
         """Return the pool's section with the shared engine arguments filled in."""
         parser = {"reasoning_parser": self.ingress.reasoning_parser} if self.ingress.reasoning_parser else {}
-        served = {"served_model_name": [self.model_name]}
-        return msgspec.structs.replace(pool, engine={**self.shared_engine, **served, **parser, **pool.engine})
+        own = {**self.metrics.engine_arguments, "served_model_name": [self.model_name], **parser}
+        return msgspec.structs.replace(pool, engine={**own, **self.shared_engine, **pool.engine})
 
 
 def parse(args: dict[str, Any]) -> AppConfig:

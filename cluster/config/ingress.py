@@ -148,9 +148,11 @@ class IngressConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbi
     tokens are compared with the prefill engine's. A higher share finds wrong KV blocks sooner; a lower share delays
     fewer first tokens.
     """
-    keep_receipts: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    """Number of route receipts that each replica keeps for GET /baton/receipts, of its latest requests. A route receipt
-    has a few kB, and contains no text of the request or its answer. More receipts take more memory.
+    keep_receipts: Annotated[int, Meta(ge=0, le=100_000)] = 2000
+    """Number of route receipts that each replica keeps for GET /baton/receipts and `baton trace`, of its latest
+    requests. A receipt has 1 to 3 kB, so 2000 take about 5 MB, and contains no text of the request or its answer. A
+    receipt is kept for one hour at most, and all of them take 32 MiB at most. More receipts take more memory; fewer
+    forget requests sooner.
     """
     metrics_max_age_s: Annotated[float, Meta(ge=0, le=60)] = 1.0
     """Most age of an answer of GET /metrics and of GET /baton/cells, links and queue that a replica gives again, in

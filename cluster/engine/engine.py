@@ -30,6 +30,7 @@ from cluster.engine.probe_prompts import EngineProbes
 from cluster.engine.request_runner import RequestRunner
 from cluster.engine.sampling_params import encode_sampling_params
 from cluster.engine.shape import kind_of, kv_format_of, shape_of
+from cluster.engine.statistics.engine_metrics import EngineMetrics
 from cluster.engine.step_stats import EngineSteps
 from cluster.engine.token_tap import TapHooks, TokenEngine, TokenTap
 from cluster.engine_checks.resolved import refusal
@@ -69,13 +70,15 @@ class Engine:
         kind = kind_of(pool, config.engine, *_names(config))
         self.kv_events = KvEventSockets()
         self._pipe = TokenPipeSocket()
-        self._steps = EngineSteps(self._on_ended_leases)
+        self._steps = EngineSteps(pool, self._on_ended_leases)
         with named_while_starting(engine_id):
             arguments = _arguments(pool, config, engine_id, kind, self.kv_events, self._pipe)
             resolved = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
             _require(resolved, config)
             self._llm = TokenEngine.from_vllm_config(
-                resolved, stat_loggers=[lambda *_: self._steps], enable_log_requests=arguments.enable_log_requests
+                resolved,
+                stat_loggers=[lambda *_: self._steps, EngineMetrics],
+                enable_log_requests=arguments.enable_log_requests,
             )
         # The ingress has tried each constraint. vLLM would try it again here, between the tokens of all requests.
         self._llm.input_processor.structured_outputs_config = None

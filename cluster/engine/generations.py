@@ -7,7 +7,7 @@ from cluster.messages.ids import RequestId
 from cluster.step_stream.buffer import DeltaSink
 from kvtransfer import verify
 from kvtransfer.handoff import KVHandoff
-from kvtransfer.telemetry import PullLog
+from kvtransfer.telemetry import Pull, PullLog
 
 
 class EngineGenerations:
@@ -39,6 +39,6 @@ class EngineGenerations:
         )
         return {r: max(of_rank[engine_id] for of_rank in seconds) for r, engine_id in engine_ids.items()}
 
-    def pull_seconds(self, request_id: RequestId) -> float | None:
+    def pull_of(self, request_id: RequestId) -> Pull | None:
         running = self._runner.find(request_id)
         return self._pulls.pop(running.sequence_ids[0]) if running and running.sequence_ids else None

@@ -25,7 +25,7 @@ from cluster.messages.transport import WorkerTransport
 from cluster.step_stream.buffer import DeltaSink
 from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 from kvtransfer.lease_terms import LeaseEnd, LeaseId
-from kvtransfer.telemetry import TransferLog
+from kvtransfer.telemetry import Pull, TransferLog
 
 
 class EngineHooks(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,8 +135,8 @@ class PullingEngine(Protocol):
         """
         ...
 
-    def pull_seconds(self, request_id: RequestId) -> float | None:
-        """Seconds that the pull of a running request took, available once, from the request's first token on. None if
+    def pull_of(self, request_id: RequestId) -> Pull | None:
+        """How long the pull of a running request took, available once, from the request's first token on. None if
         nothing was pulled.
         """
         ...

@@ -35,7 +35,7 @@ class EnginePrefills:
         params.stop, params.detokenize = [], False
         params.logprobs = verify.NUM_TOP if request.is_verified else None
         params.prompt_logprobs = params.structured_outputs = None
-        buffer = TokenBuffer(1)
+        buffer = TokenBuffer(1, received_at=asyncio.get_running_loop().time())
         running = await self._runner.start(request, params, PREFILL_REQUEST, buffer)
         deltas: list[TokenDelta] = []
         try:

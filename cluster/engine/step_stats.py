@@ -9,7 +9,10 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from cluster.engine_core.step_samples import MAX_SAMPLES, samples_in
+from cluster.messages.ids import Pool
 from cluster.messages.reports import StepSample, WorkerLoad
+from cluster.metrics.engines import PREEMPTIONS
+from cluster.metrics.handoffs import TRANSFER_BYTES
 from cluster.network import strangers
 from cluster.network.strangers import STRANGERS
 from kvtransfer.lease_terms import LeaseEnd, LeaseId, ended_leases
@@ -19,7 +22,8 @@ from kvtransfer.telemetry import PullLog, TransferLog
 class EngineSteps(StatLoggerBase):
     """A statistics logger of vLLM, which calls `record` once per step."""
 
-    def __init__(self, on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None]) -> None:
+    def __init__(self, pool: Pool, on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None]) -> None:
+        self._pool = pool
         self._on_ended_leases = on_ended_leases
         self.load = WorkerLoad()
         """The load after the last step."""
@@ -40,6 +44,8 @@ class EngineSteps(StatLoggerBase):
         mm_cache_stats: object = None,
         engine_idx: int = 0,
     ) -> None:
+        if iteration_stats is not None and iteration_stats.num_preempted_reqs:
+            PREEMPTIONS.labels(self._pool).inc(iteration_stats.num_preempted_reqs)
         if scheduler_stats is None:
             return
         self.load = WorkerLoad(
@@ -49,7 +55,7 @@ class EngineSteps(StatLoggerBase):
         )
         stats = scheduler_stats.kv_connector_stats or {}
         nixl = stats.get("NixlConnector", stats)  # with tiers, one entry per connector
-        self.transfers.record(nixl)
+        TRANSFER_BYTES.inc(self.transfers.record(nixl))
         self.pulls.record(nixl)
         self._samples.extend(samples_in(nixl))
         STRANGERS.add(nixl.get(strangers.STATS_KEY, ()))

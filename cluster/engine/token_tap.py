@@ -11,22 +11,21 @@ from typing import Any
 import msgspec
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
-from vllm.v1.engine import FinishReason as EngineFinishReason
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import (
     OutputProcessor,
     OutputProcessorOutput,
     RequestOutputCollector,
-    RequestState,
 )
 from vllm.v1.engine.parallel_sampling import ParentRequest
-from vllm.v1.metrics.stats import IterationStats, PrefillStats
-from vllm.v1.serial_utils import MsgpackEncoder
+from vllm.v1.metrics.stats import IterationStats
 
+from cluster.engine.outputs.deltas import delta_of, piped_delta
+from cluster.engine.statistics.skipped_tokens import SkippedTokens
 from cluster.engine_core.grammar_budget import GrammarEnd
 from cluster.engine_core.token_pipe import PipedOutput, PipedStep, is_piped
 from cluster.errors import ConstraintFailed, InvalidRequest, Overloaded, ServingError
-from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
+from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta
 from cluster.step_stream.buffer import DeltaSink
 from kvtransfer.lease_terms import LeaseId
 
@@ -75,7 +74,7 @@ class RunningRequest:
 class _Sequence:
     """One sequence of a running request."""
 
-    __slots__ = ("early", "has_begun", "index", "running")
+    __slots__ = ("begun_at_step", "early", "has_begun", "index", "running")
 
     def __init__(self, running: RunningRequest, index: int) -> None:
         self.running = running
@@ -84,6 +83,8 @@ class _Sequence:
         """Whether the first output has come, which takes vLLM's way. All later ones of a piped request take the
         pipe.
         """
+        self.begun_at_step = 0
+        """Number of the engine's step, among those that came through the pipe, before which the first output came."""
         self.early: list[TokenDelta] = []
         """What has come through the pipe before the first output."""
 
@@ -91,32 +92,6 @@ class _Sequence:
     def is_in_pipe(self) -> bool:
         """Whether the tokens of the next output take the pipe."""
         return self.has_begun and self.running.is_piped
-
-
-class SkippedTokens:
-    """Tokens that vLLM's part does not see, counted until its next statistics."""
-
-    def __init__(self) -> None:
-        self._num_tokens = 0
-        self._latencies_s: list[float] = []
-
-    def count(self, state: RequestState | None, output: PipedOutput, at: float, *, is_observed: bool) -> None:
-        """`state` is vLLM's of the request; None if vLLM has finished it. `at`: time of the output, in seconds."""
-        num_tokens = len(output.token_ids)
-        self._num_tokens += num_tokens
-        if state is None or state.stats is None:
-            return
-        state.stats.num_generation_tokens += num_tokens
-        if output.finish_reason is not None:  # vLLM takes the time of the last output by itself
-            return
-        if is_observed:
-            self._latencies_s.append(at - state.stats.last_token_ts)
-        state.stats.last_token_ts = at
-
-    def tell(self, statistics: IterationStats) -> None:
-        statistics.num_generation_tokens += self._num_tokens
-        statistics.inter_token_latencies_iter += self._latencies_s
-        self._num_tokens, self._latencies_s = 0, []
 
 
 class TokenEngine(AsyncLLM):
@@ -241,6 +216,7 @@ class TokenTap(OutputProcessor):
             sequence = self._sequences.get(output.request_id)
             if sequence is not None:  # otherwise it was stopped here
                 self._alone(sequence.running, self._take_piped, sequence, output, step.at, is_observed)
+        self._skipped.stepped()
         self._say_stepped()
 
     def abort_requests(self, request_ids: Any, internal: bool) -> list[str]:
@@ -274,11 +250,19 @@ class TokenTap(OutputProcessor):
         if output.finish_reason is not None:
             sequence.running.kv_transfer_params = output.kv_transfer_params
             sequence.running.finished_at = at
-        delta = _to_delta(sequence.index, output, sequence.running)
+        running = sequence.running
+        delta = delta_of(
+            sequence.index,
+            output,
+            running.sink.stages,
+            reports_top=running.reports_top,
+            takes_handoff=running.takes_handoff,
+        )
         if delta.prompt_sources is not None and self._hooks is not None:
             self._hooks.on_prompt(delta.prompt_sources)
         self._put(sequence, delta)
-        sequence.has_begun = True
+        if not sequence.has_begun:
+            sequence.has_begun, sequence.begun_at_step = True, self._num_steps - len(sequence.early)
         early, sequence.early = sequence.early, []
         for delta in early:
             self._put(sequence, delta)
@@ -286,7 +270,8 @@ class TokenTap(OutputProcessor):
     def _take_piped(self, sequence: _Sequence, output: PipedOutput, at: float, is_observed: bool) -> None:
         state = self.request_states.get(output.request_id)
         self._skipped.count(state, output, at, is_observed=is_observed and sequence.has_begun)
-        delta = _piped_delta(sequence.index, output)
+        num_steps = self._num_steps - sequence.begun_at_step if sequence.has_begun else 0
+        delta = piped_delta(sequence.index, output, num_steps)
         if sequence.has_begun:
             self._put(sequence, delta)
         else:
@@ -344,55 +329,3 @@ def _ended_by_grammar(delta: TokenDelta) -> ServingError | None:
 def _has_news(output: EngineCoreOutput) -> bool:
     """Whether vLLM's part must see an output whose tokens have taken the pipe."""
     return output.finish_reason is not None or output.events is not None or output.prefill_stats is not None
-
-
-def _piped_delta(sequence: int, output: PipedOutput) -> TokenDelta:
-    if output.finish_reason is None:
-        return TokenDelta(sequence, output.token_ids)
-    reason = FinishReason(str(EngineFinishReason(output.finish_reason)))
-    return TokenDelta(sequence, output.token_ids, reason, output.stop_reason)
-
-
-def _to_delta(sequence: int, output: EngineCoreOutput, running: RunningRequest) -> TokenDelta:
-    logprobs = top_logprobs = None
-    if running.reports_top:
-        top_logprobs = _top_logprobs(output)
-    elif output.new_logprobs is not None or output.new_prompt_logprobs_tensors is not None:
-        logprobs = tuple(bytes(frame) for frame in MsgpackEncoder().encode(_logprobs_only(output)))
-    return TokenDelta(
-        sequence,
-        list(output.new_token_ids),
-        finish_reason=None if output.finish_reason is None else FinishReason(str(output.finish_reason)),
-        stop_reason=output.stop_reason,
-        prompt_sources=_to_sources(output.prefill_stats, running.takes_handoff) if output.prefill_stats else None,
-        logprobs=logprobs,
-        top_logprobs=top_logprobs,
-    )
-
-
-def _top_logprobs(output: EngineCoreOutput) -> list[TokenLogprob] | None:
-    """The most likely tokens of a step's first position. vLLM lists the sampled token before them."""
-    if output.prefill_stats is None or output.new_logprobs is None:
-        return None
-    token_ids, logprobs = output.new_logprobs.logprob_token_ids[0], output.new_logprobs.logprobs[0]
-    return [
-        TokenLogprob(int(token_id), float(logprob))
-        for token_id, logprob in zip(token_ids[1:], logprobs[1:], strict=True)
-    ]
-
-
-def _logprobs_only(output: EngineCoreOutput) -> EngineCoreOutput:
-    return EngineCoreOutput("", [], output.new_logprobs, output.new_prompt_logprobs_tensors)
-
-
-def _to_sources(stats: PrefillStats, takes_handoff: bool) -> PromptTokenSources:
-    """vLLM counts as external what any connector loads. NIXL loads handoffs and nothing else; the tiers load the
-    rest.
-    """
-    external = stats.num_external_cached_tokens
-    return PromptTokenSources(
-        computed=stats.num_computed_tokens,
-        local=stats.num_local_cached_tokens,
-        pulled=external if takes_handoff else 0,
-        offloaded=0 if takes_handoff else external,
-    )

@@ -69,7 +69,7 @@ class _Pending(NamedTuple):
 class StepSampler:
     """Takes the time of steps, of which several may be scheduled ahead."""
 
-    __slots__ = ("_decode_sampled_at", "_done_at", "_listener", "_pending", "_samples", "_taken_at")
+    __slots__ = ("_decode_sampled_at", "_done_at", "_listener", "_pending", "_samples", "_taken_at", "last_step")
 
     def __init__(self) -> None:
         self._listener: Callable[[StepSample], None] | None = None
@@ -78,6 +78,8 @@ class StepSampler:
         self._done_at = 0.0
         self._decode_sampled_at = 0.0
         self._taken_at = 0.0
+        self.last_step = (0.0, 0.0)
+        """When the last step that is done began and ended, in seconds."""
 
     def tell(self, listener: Callable[[StepSample], None]) -> None:
         """From now on, call the listener with each sample, as soon as its step is done."""
@@ -94,13 +96,13 @@ class StepSampler:
         if not self._pending:
             return
         step = self._pending.popleft()
+        began_at = self._done_at if step.goes_on else max(step.at, self._done_at)
         if step.work is not None:
-            began_at = self._done_at if step.goes_on else max(step.at, self._done_at)
             sample = (*step.work, now - began_at)
             self._samples.append(sample)
             if self._listener is not None:
                 self._listener(StepSample(*sample))
-        self._done_at = now
+        self._done_at, self.last_step = now, (began_at, now)
 
     def take(self, now: float) -> list[tuple[int, int, int, int, float]] | None:
         """The samples since the last call. None if there are none, or if the last call was less than TAKE_INTERVAL_S

@@ -64,6 +64,7 @@ def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
     for connector in getattr(scheduler.connector, "_connectors", [scheduler.connector]):  # MultiConnector's
         if isinstance(sampler := getattr(connector, "steps", None), StepSampler):
             sampler.tell(budget.observe)
+            scheduler.steps = sampler
         if isinstance(log := getattr(connector, "origin_log", None), OriginLog):
             log.caches = Caches(scheduler)
     return scheduler

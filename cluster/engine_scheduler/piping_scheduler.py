@@ -14,6 +14,8 @@ vLLM would send statistics with each step. They go along when the numbers of req
 has something to tell, and otherwise once in STATS_INTERVAL_S, with one output at least: with outputs alone vLLM makes
 the statistics in which cluster/engine/token_tap.py tells it of the tokens that took the pipe. A step without anything
 for vLLM's way wakes nobody there.
+
+The first output of a sequence also carries the steps that computed its prompt (cluster/engine_core/prompt_steps.py).
 """
 
 from collections.abc import Callable
@@ -24,9 +26,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStat
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.metrics.perf import PerfStats
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 
+from cluster.engine_core.prompt_steps import PromptStepLog
+from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_core.token_pipe import PipedOutput, PipedStep, TokenPipe, is_piped
 
 STATS_INTERVAL_S = 0.25
@@ -51,16 +56,25 @@ class PipingScheduler(Scheduler):
         """Sequences that have had their first output and take the pipe. Those that were aborted may still be here."""
         self._told: tuple[float, tuple[int, int]] | None = None
         """Time of the last statistics, and the numbers of requests in them."""
+        self._perf: PerfStats | None = None
+        """Estimated work of the steps since the last statistics, if vLLM estimates it."""
+        self._prompts = PromptStepLog()
+        self.steps: StepSampler | None = None
+        """Takes the time of the engine's steps. Without it, no prompt's steps are kept."""
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
+        prompts = [] if self.steps is None else self._prompts.computing(scheduler_output, self._is_begun)
         answers = super().update_from_output(scheduler_output, model_runner_output)
+        if self.steps is not None and prompts:
+            self._prompts.stepped(prompts, scheduler_output, self.steps.last_step)
+            self._prompts.keep(self.requests)
         if self._pipe is None:
             return answers
         piped: list[PipedOutput] = []
         for answer in answers.values():
-            outputs = [output for output in answer.outputs if self._needs_vllm(output, piped)]
+            outputs = [output for output in answer.outputs if self._needs_vllm(output, piped, scheduler_output)]
             if answer.scheduler_stats is not None and not outputs:
                 outputs = answer.outputs[:1]
             answer.outputs = outputs
@@ -72,21 +86,26 @@ class PipingScheduler(Scheduler):
         self,
         spec_decoding_stats: Any = None,
         kv_connector_stats: KVConnectorStats | None = None,
-        *further: Any,
+        cudagraph_stats: Any = None,
+        perf_stats: PerfStats | None = None,
         **named: Any,
     ) -> SchedulerStats | None:
         counts, now = self.get_request_counts(), self._clock()
-        given = (spec_decoding_stats, kv_connector_stats, *further, *named.values())
+        given = (spec_decoding_stats, kv_connector_stats, cudagraph_stats, *named.values())
+        self._perf = _together(self._perf, perf_stats)
         if self._pipe is not None and self._told is not None and not any(each is not None for each in given):
             told_at, told = self._told
             if counts == told and now - told_at < STATS_INTERVAL_S:
                 return None
         self._told = now, counts
-        return super().make_stats(spec_decoding_stats, kv_connector_stats, *further, **named)
+        perf_stats, self._perf = self._perf, None
+        return super().make_stats(spec_decoding_stats, kv_connector_stats, cudagraph_stats, perf_stats, **named)
 
-    def _needs_vllm(self, output: EngineCoreOutput, piped: list[PipedOutput]) -> bool:
-        """Whether an output must take vLLM's way. One that takes the pipe is added to `piped`."""
+    def _needs_vllm(self, output: EngineCoreOutput, piped: list[PipedOutput], step: SchedulerOutput) -> bool:
+        """Whether an output of the step must take vLLM's way. One that takes the pipe is added to `piped`."""
         if output.request_id not in self._piped:
+            if output.prefill_stats is not None and self.steps is not None:
+                output.trace_headers = self._prompts.first_output(output.request_id, step, self.steps.last_step)
             if output.finish_reason is None:
                 self._begin(output.request_id)
             return True
@@ -97,12 +116,29 @@ class PipingScheduler(Scheduler):
             self._piped.discard(output.request_id)
         return reason is not None or output.events is not None or output.prefill_stats is not None
 
+    def _is_begun(self, request_id: str) -> bool:
+        """Whether a request has had its first output, or is gone."""
+        request = self.requests.get(request_id)
+        return request is None or request.num_output_tokens > 0
+
     def _begin(self, request_id: str) -> None:
         request = self.requests.get(request_id)
         if request is not None and is_piped(request.sampling_params):
             if len(self._piped) > len(self.requests) + LEAST_FORGOTTEN:
                 self._piped &= self.requests.keys()
             self._piped.add(request_id)
+
+
+def _together(before: PerfStats | None, step: PerfStats | None) -> PerfStats | None:
+    """The estimated work of two times. The figures for vLLM's debugging are of the last step that has them."""
+    if before is None or step is None:
+        return step or before
+    return PerfStats(
+        before.num_flops_per_gpu + step.num_flops_per_gpu,
+        before.num_read_bytes_per_gpu + step.num_read_bytes_per_gpu,
+        before.num_write_bytes_per_gpu + step.num_write_bytes_per_gpu,
+        step.debug_stats or before.debug_stats,
+    )
 
 
 def _says_something(answer: EngineCoreOutputs) -> bool:

@@ -10,6 +10,7 @@ from typing import Self
 import msgspec
 
 from cluster.messages.ids import RequestId
+from cluster.messages.timeline import TimelineStage
 
 
 class FinishReason(StrEnum):
@@ -123,3 +124,9 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     """vLLM's sample and prompt logprobs of this step, opaque, if the request asked for them."""
     top_logprobs: list[TokenLogprob] | None = None
     """The most likely tokens of this step, on the first delta of a request whose handoff is verified."""
+    stages: tuple[TimelineStage, ...] | None = None
+    """What the worker has measured until this token, on the first delta of a sequence (cluster/step_stream/)."""
+    num_steps: int = 0
+    """Steps of the engine from the first token of the sequence to this one, on its last delta. 0 if they were not
+    counted.
+    """

@@ -15,6 +15,13 @@ class Slo(msgspec.Struct, frozen=True, array_like=True):
     """TPOT objective, in seconds."""
 
 
+class Pinned(msgspec.Struct, frozen=True, array_like=True):
+    """The only workers that a request may use. None leaves a pool out."""
+
+    prefill: WorkerId | None
+    decode: WorkerId | None
+
+
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What placement needs to know of a request."""
 
@@ -66,6 +73,12 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The path that the request must take, from the operator's debugging header. None if placement chooses."""
     has_other_cell: bool = False
     """Another cell can be asked, so that the request need not wait here for a worker while none lives."""
+    http_request: str = ""
+    """The `x-request-id` of the HTTP request, by which the stimulus log can be searched."""
+    pinned: Pinned | None = None
+    """The workers whose answer is wanted, of a probe of quality (docs/quality.md). Such a request has a `path`, is
+    refused while others wait, and tells nothing of what clients ask for. None for the request of a client.
+    """
 
 
 class Prediction(msgspec.Struct, frozen=True, array_like=True):
@@ -137,6 +150,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Engines that were lost with earlier requests of the same digest."""
     handoff: HandoffTerms | None = None
     """None without a handoff."""
+    queued_s: float = 0.0
+    """Seconds that the request has waited at the Scheduler for this answer. 0 if it was answered at once."""
 
     @property
     def generating(self) -> WorkerId:

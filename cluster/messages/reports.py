@@ -23,6 +23,8 @@ class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Share of KV blocks in use, in [0, 1]."""
     num_open: int | None = None
     """Requests that the worker has now. None if the worker does not count them."""
+    num_leases: int = 0
+    """Leases whose KV blocks the worker keeps. Prefill workers only."""
 
 
 class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,8 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the standing part, counted by the worker. 0 for a report that was never sent as a delta."""
     probing: WorkerId | None = None
     """The prefill worker to which this decode worker proves or measures a link now. None if it does neither."""
+    link_failures: dict[WorkerId, str] = {}
+    """Why the last attempts to prove a link have failed, by prefill worker. Decode workers only."""
 
 
 class LinkOrder(msgspec.Struct, frozen=True, array_like=True):
@@ -154,6 +158,7 @@ class StandingReport(msgspec.Struct, frozen=True, array_like=True):
     shape: EngineShape
     transport: WorkerTransport
     links: dict[WorkerId, LinkSpeed | None]
+    link_failures: dict[WorkerId, str] = {}
 
 
 class ReportDelta(msgspec.Struct, frozen=True, array_like=True):

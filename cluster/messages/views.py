@@ -27,6 +27,8 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """
     cell: CellName | UnsetType = UNSET
     """The worker's cell, in a view of several cells."""
+    quarantined: str | None = None
+    """Why the worker gets no requests although it could take some (docs/quality.md). None for any other worker."""
 
 
 class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,8 @@ class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
     max_requests: int
     """Most requests that the worker takes at a time."""
     address: Address
+    is_draining: bool = False
+    """Whether an operator drains the worker: it gets only what no other worker takes."""
 
 
 class RosterChange(msgspec.Struct, frozen=True, array_like=True):

@@ -1,5 +1,7 @@
 """Metrics of leases, handoffs, their verification, and links."""
 
+from heapq import nsmallest
+
 from prometheus_client import Counter, Gauge, Histogram
 
 from cluster.messages.ids import Pool
@@ -23,10 +25,18 @@ LEASE_RELEASE = Histogram(
 )
 HANDOFF = Histogram(
     "baton_handoff_seconds",
-    "Seconds of a handoff on the decode worker: until the prefill worker's promise (part redeem), and from the promise "
-    "to the first token (part first_token).",
+    "Seconds of a handoff on the decode worker: until the prefill worker's promise (part redeem), from the promise to "
+    "the first token (part first_token), and in it the read of the KV blocks (part pull).",
     ["part"],
     buckets=(0.0005, 0.001, 0.002, *LATENCY_BUCKETS_S),
+)
+TRANSFER_BYTES = Counter("baton_transfer_bytes", "Bytes of KV blocks that this decode worker's engine has read.")
+TRANSFER_FAILURES = Counter(
+    "baton_transfer_failures",
+    "Handoffs after which the decode worker has computed the prompt itself, by why: refused (by the prefill worker), "
+    "unreachable (the prefill worker did not answer before the read, or while it lasted), too_slow (the read did not "
+    "end within pull_timeout_s), promise_ended, or read_failed.",
+    ["reason"],
 )
 VERIFICATIONS = Counter(
     "baton_verifications",
@@ -53,25 +63,34 @@ LINKS = Gauge(
 )
 LINK_LATENCY = Gauge(
     "baton_link_latency_seconds",
-    "Seconds of an empty handoff over a link, as measured over one link of its class.",
+    "Seconds of an empty handoff over a link, as measured over one link of its class; of the slowest links.",
     ["prefill", "decode"],
 )
 LINK_BANDWIDTH = Gauge(
     "baton_link_bytes_per_second",
-    "Bytes of KV blocks per second over a link, as measured over one link of its class.",
+    "Bytes of KV blocks per second over a link, as measured over one link of its class; of the slowest links.",
     ["prefill", "decode"],
 )
+MAX_LINKS = 1000
+"""Links whose speed is shown, the slowest ones. A cluster of 500 prefill and 500 decode workers may have 250,000. More
+makes the page longer; fewer may not show a link that is looked for (`baton probe` lists all).
+"""
 
 
 def set_links(view: ClusterView) -> None:
-    """Set the metrics of all links. Links of workers that are gone disappear."""
+    """Set the metrics of links. Links of workers that are gone disappear."""
     LINKS.clear()
     LINK_LATENCY.clear()
     LINK_BANDWIDTH.clear()
+    measured: list[tuple[float, str, str, float]] = []
     for decode in view.workers:
         if decode.pool is Pool.DECODE:
             LINKS.labels(decode.worker).set(len(decode.links))
-        for prefill, speed in decode.links.items():
-            if speed is not None:
-                LINK_LATENCY.labels(prefill, decode.worker).set(speed.latency_s)
-                LINK_BANDWIDTH.labels(prefill, decode.worker).set(speed.bytes_per_s)
+        measured += [
+            (speed.bytes_per_s, prefill, decode.worker, speed.latency_s)
+            for prefill, speed in decode.links.items()
+            if speed is not None
+        ]
+    for bytes_per_s, prefill, worker, latency_s in nsmallest(MAX_LINKS, measured):
+        LINK_LATENCY.labels(prefill, worker).set(latency_s)
+        LINK_BANDWIDTH.labels(prefill, worker).set(bytes_per_s)

@@ -12,30 +12,42 @@ from cluster.network.strangers import STRANGERS
 class _StrangersCollector:
     """Exports the counts of cluster/network/strangers.py, which does not know Prometheus."""
 
+    def describe(self) -> list[CounterMetricFamily]:
+        return [
+            CounterMetricFamily(
+                "baton_strangers",
+                "Connections and messages that were dropped because their sender does not belong to the cluster.",
+                labels=["socket", "reason"],
+            )
+        ]
+
     def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(
-            "baton_strangers",
-            "Connections and messages that were dropped because their sender does not belong to the cluster.",
-            labels=["socket", "reason"],
-        )
+        (family,) = self.describe()
         for (socket, reason), number in STRANGERS.counts().items():
             family.add_metric([socket, reason], number)
-        return iter([family])
-
-
-REGISTRY.register(_StrangersCollector())
+        yield family
 
 
 class _CertificateCollector:
     """Exports when the certificate of this process ends, if its connections are encrypted."""
 
-    def collect(self) -> Iterator[Metric]:
-        if (own := own_certificates()) is not None:
-            yield GaugeMetricFamily(
+    def describe(self) -> list[GaugeMetricFamily]:
+        return [
+            GaugeMetricFamily(
                 "baton_certificate_expires_seconds",
                 "Unix time at which the certificate ends that this process uses for new connections (network.tls).",
-                own.contexts().expires_at,
+                labels=[],
             )
+        ]
+
+    def collect(self) -> Iterator[Metric]:
+        if (own := own_certificates()) is not None:
+            (family,) = self.describe()
+            family.add_metric([], own.contexts().expires_at)
+            yield family
 
 
-REGISTRY.register(_CertificateCollector())
+STRANGERS_COUNTED = _StrangersCollector()
+CERTIFICATE = _CertificateCollector()
+REGISTRY.register(STRANGERS_COUNTED)
+REGISTRY.register(CERTIFICATE)

@@ -2,9 +2,22 @@
 
 from prometheus_client import Counter, Histogram
 
-from cluster.metrics.buckets import LATENCY_BUCKETS_S
+from cluster.metrics.buckets import ANSWER_BUCKETS_S, GAP_BUCKETS_S, LATENCY_BUCKETS_S
+from cluster.metrics.counted_histogram import CountedHistogram
 
-REQUESTS = Counter("baton_requests", "Closed requests, by path and outcome.", ["path", "outcome"])
+REQUESTS = Counter(
+    "baton_requests",
+    "Closed requests, by path (`none` for a request that was never placed), SLO class and outcome: finished, aborted "
+    "(the client has left, or has read too slowly), rejected, or failed.",
+    ["path", "slo_class", "outcome"],
+)
+REJECTIONS = Counter(
+    "baton_rejections",
+    "Requests that were refused after they had been checked and rendered, by why: overload, no_worker (none could take "
+    "the request), quarantined (engines were lost with the same request), or no_token (no worker gave a token "
+    "within ingress.first_token_timeout_s).",
+    ["slo_class", "reason"],
+)
 HTTP_REFUSALS = Counter(
     "baton_http_refusals",
     "Requests and connections that an ingress replica refused before they reached a route, by error code.",
@@ -20,14 +33,34 @@ OUTPUT_TOKENS = Counter("baton_output_tokens", "Output tokens released to client
 TTFT = Histogram(
     "baton_time_to_first_token_seconds",
     "Seconds from the arrival of a request at the ingress to its first token.",
-    ["path"],
+    ["path", "slo_class"],
     buckets=LATENCY_BUCKETS_S,
 )
 TPOT = Histogram(
     "baton_request_time_per_output_token_seconds",
     "Mean seconds between the tokens of a request after the first one: (E2E - TTFT) / (output tokens - 1).",
-    ["path"],
+    ["path", "slo_class"],
     buckets=LATENCY_BUCKETS_S,
+)
+ITL = CountedHistogram(
+    "baton_inter_token_latency_seconds",
+    "Seconds between two tokens of a request as they were given to the client, recorded when the request is closed. "
+    "Where several tokens come at a time, the gap before them is divided by their number.",
+    ["path", "slo_class"],
+    buckets=GAP_BUCKETS_S,
+)
+REQUEST = Histogram(
+    "baton_request_seconds",
+    "Seconds from the arrival of a request at the ingress to the end of its answer. Requests that finished only.",
+    ["path", "slo_class"],
+    buckets=ANSWER_BUCKETS_S,
+)
+REQUEST_QUEUE = Histogram(
+    "baton_request_queue_seconds",
+    "Seconds that a request has waited for the answers of the Scheduler, over all its placements; also of requests "
+    "that were refused.",
+    ["slo_class"],
+    buckets=(0.0005, 0.001, 0.002, *LATENCY_BUCKETS_S),
 )
 GOODPUT = Counter(
     "baton_goodput_requests",

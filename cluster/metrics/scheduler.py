@@ -21,7 +21,30 @@ HOLDS = Gauge(
     "Length of each hold that lasts: an ingress gets no placement on a worker that it could not reach.",
     ["ingress", "worker"],
 )
-QUEUE = Gauge("baton_queue_requests", "Requests that wait in the Scheduler for a placement.")
+MAX_HOLDS = 1000
+"""Holds that are shown, the longest ones: of each ingress process and worker there may be one. More makes the page
+longer; fewer may not show a hold that is looked for.
+"""
+QUEUE = Gauge("baton_queue_requests", "Requests that wait in the Scheduler for a placement.", ["slo_class"])
+REPORT_AGE = Gauge(
+    "baton_worker_report_age_seconds",
+    "Seconds since the last report of a worker. A worker reports four times a second, and is forgotten after 6 s, "
+    "unless no other worker reports either.",
+    ["pool", "worker"],
+)
+KV_USAGE = Gauge(
+    "baton_worker_kv_usage_ratio",
+    "Share of a worker's KV blocks that requests use, as last reported: 0 to 1.",
+    ["pool", "worker"],
+)
+RUNNING = Gauge(
+    "baton_worker_running_requests", "Requests in the batch of a worker's engine, as last reported.", ["pool", "worker"]
+)
+WAITING = Gauge(
+    "baton_worker_waiting_requests",
+    "Requests that wait in a worker's engine for a place in its batch, as last reported.",
+    ["pool", "worker"],
+)
 PLACEMENTS = Counter(
     "baton_placements",
     "Answers of the Scheduler: placed by prediction, placed by fallback (the state is stale), refused because of the "
@@ -32,6 +55,16 @@ PLACEMENT = Histogram(
     "baton_placement_seconds",
     "Seconds from a placement request to the Scheduler's answer, the time in its queue included.",
     buckets=(0.0005, 0.001, 0.002, *LATENCY_BUCKETS_S),
+)
+STIMULUS_BYTES = Counter("baton_stimulus_log_bytes", "Bytes that the Scheduler has written to its stimulus log.")
+STIMULI_LOST = Counter(
+    "baton_stimulus_log_lost_records",
+    "Records that the stimulus log lacks: they came faster than they could be written, or writing failed.",
+)
+SNAPSHOT = Histogram(
+    "baton_stimulus_log_snapshot_seconds",
+    "Seconds for which the Scheduler decided nothing while it took a snapshot for the stimulus log.",
+    buckets=(0.001, 0.002, *LATENCY_BUCKETS_S),
 )
 CELL_REQUESTS = Gauge(
     "baton_cell_requests", "Open requests of an ingress replica in each cell, where there are several.", ["cell"]

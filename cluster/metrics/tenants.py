@@ -29,3 +29,24 @@ USAGE_RECORDS = Counter(
 USAGE_RECORDS_WAITING = Gauge(
     "baton_usage_records_waiting", "Records of usage that wait to be written into the ledger."
 )
+LEDGER_LAG = Gauge(
+    "baton_ledger_lag_seconds",
+    "Age of the oldest record of usage of this replica that is not in the ledger. 0 if there is none.",
+)
+TENANT_REQUESTS = Counter(
+    "baton_tenant_requests",
+    "Closed requests of a tenant, by outcome, if metrics.tenants is set. Tenants beyond the first metrics.max_tenants "
+    "of a replica are `other`.",
+    ["tenant", "outcome"],
+)
+TENANT_TOKENS = Counter(
+    "baton_tenant_tokens",
+    "Tokens of a tenant's closed requests, by kind: prompt, or output (given to the client), if metrics.tenants is "
+    "set.",
+    ["tenant", "kind"],
+)
+TENANT_GOODPUT = Counter(
+    "baton_tenant_goodput_requests",
+    "Closed requests of a tenant by result for goodput, as baton_goodput_requests, if metrics.tenants is set.",
+    ["tenant", "result"],
+)

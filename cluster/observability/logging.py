@@ -6,11 +6,13 @@ file handler included. With a closed handler, a replica keeps its log records in
 fails the first call of a restarted Serve controller, which then replaces the replica.
 """
 
+import json
 import logging
 import logging.config
 import os
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 LEVEL_VARIABLE = "VLLM_LOGGING_LEVEL"
@@ -20,6 +22,9 @@ LEAST_LEVEL = logging.WARNING
 """
 ROOT_LOGGER = "baton"
 FORMAT = "%(levelname)s %(asctime)s %(name)s [%(request_id)s] %(message)s"
+FORMAT_VARIABLE = "BATON_LOG_FORMAT"
+"""Environment variable of the form of log lines, in every process of the application: `text` or `json`."""
+JSON = "json"
 NO_REQUEST = "-"
 """The request id in records to which no filter has added one."""
 
@@ -28,15 +33,22 @@ INDENT = "    "
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-def set_up_logging(filters: Sequence[logging.Filter] = (), libraries: Sequence[str] = ()) -> None:
+def set_up_logging(
+    filters: Sequence[logging.Filter] = (), libraries: Sequence[str] = (), replica: str | None = None
+) -> None:
     """Set up logging in this process. Call this before an engine's configuration is made and before NIXL is imported. A
     second call replaces the first one. The filters see every record of Baton's loggers and of the loggers of
-    `libraries`, and may add `request_id` to it.
+    `libraries`, and may add `request_id` to it. `replica`: the name of this process in JSON lines; its process id if it
+    has none.
     """
     configuring: Any = logging.config
     configuring.dictConfigClass = _AddingConfigurator
     handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine(FORMAT, defaults={"request_id": NO_REQUEST}))
+    handler.setFormatter(
+        JsonLines(replica or f"process-{os.getpid()}")
+        if os.environ.get(FORMAT_VARIABLE, "").lower() == JSON
+        else _OneLine(FORMAT, defaults={"request_id": NO_REQUEST})
+    )
     for one in filters:
         handler.addFilter(one)
     for name in (ROOT_LOGGER, *libraries):
@@ -56,6 +68,29 @@ class _OneLine(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's own name
         return "\n".join(INDENT + _visible(line) for line in super().formatException(ei).split("\n"))
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as one JSON object on one line. JSON escapes what could end the line."""
+
+    def __init__(self, replica: str) -> None:
+        super().__init__()
+        self._replica = replica
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "request_id": getattr(record, "request_id", None),
+            "replica": self._replica,
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            entry["stack"] = record.stack_info
+        return json.dumps({name: value for name, value in entry.items() if value is not None})
 
 
 def _visible(text: str) -> str:

@@ -8,7 +8,9 @@ from cluster.errors import ErrorMessage
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import Address, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents
+from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.quality import WorkerQuarantine
 from cluster.messages.reports import DeltaReply, ReportDelta
 from cluster.messages.scaling import LoadReading, ScalingAsk
 from cluster.messages.scheduler_events import Events, OpenRequests, Pause, WorkerLeft
@@ -43,10 +45,16 @@ VIEW = Method[None, ClusterView]("view", None, ClusterView)
 """Asks for a snapshot of the Scheduler's state."""
 QUEUE = Method[None, list[QueuedRequest]]("queue", None, list[QueuedRequest])
 """Asks for the requests that wait for a placement, and how long they are expected to wait."""
+STATUS = Method[None, SchedulerStatus]("status", None, SchedulerStatus)
+"""Asks for all that the Scheduler knows, for an operator."""
+DRAIN = Method[DrainAsk, DrainAnswer]("drain", DrainAsk, DrainAnswer)
+"""An operator drains a worker, or undoes that. It may be sent twice."""
 LOCATE = Method[WorkerId, Address | None]("locate", WorkerId, Address | None)
 """Asks where a worker listens. The answer is None if the Scheduler does not know the worker."""
 LOAD = Method[ScalingAsk, LoadReading]("load", ScalingAsk, LoadReading)
 """Asks for the load, for whoever sizes the pools, and names the workers that will be stopped."""
+QUARANTINE = Method[WorkerQuarantine, None]("quarantine", WorkerQuarantine, None)
+"""The workers that answer wrongly, all of them. An ingress tells it again at intervals."""
 REPLACED = Method[int, None]("replaced", int)
 """To a Scheduler: a Scheduler of this epoch exists. One of a lower epoch serves no more."""
 

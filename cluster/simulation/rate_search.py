@@ -1,4 +1,4 @@
-"""Search the highest rate at which a given share of all requests meets its objectives. A trial is a callable. Pure.
+"""Search the highest rate at which a given share of all requests meets its objectives. Pure.
 
 Rates are powers of RATIO, so that searches from different guesses find the same rate and can share trials. Attainment
 falls as the rate rises, steeply at capacity. A search has two phases:
@@ -58,60 +58,71 @@ class Best(msgspec.Struct, Generic[Setting], frozen=True):
     found: MaxRate
 
 
-class _Search:
-    """The bracket: the highest rate known to attain the target and the lowest known to miss it, as powers of RATIO."""
+class Bracket:
+    """The highest rate known to attain the target and the lowest known to miss it, as powers of a ratio."""
 
-    def __init__(self, trial: Trial, target: float) -> None:
-        self._trial = trial
+    def __init__(self, target: float, ratio: float = RATIO) -> None:
         self._target = target
+        self._ratio = ratio
         self.low, self.high = -inf, inf
-        self.at_low = 0.0
+        self._at_low = 0.0
         self._at_high: float | None = None
-        self.num_trials = 0
+        self._last_width: float | None = None
+        """Width of the bracket when `inside` was last asked."""
 
-    def attains(self, number: int) -> bool:
-        attainment = self._trial(_rate(number))
-        self.num_trials += 1
+    def learn(self, rate: float, attainment: float | None) -> bool:
+        """Move one end of the bracket to a rate that was tried. Returns whether it attains the target."""
+        number = _number(rate, self._ratio)
         if attainment is not None and attainment >= self._target:
-            self.low, self.at_low = number, attainment
+            self.low, self._at_low = number, attainment
             return True
         self.high, self._at_high = number, attainment
         return False
 
+    def inside(self) -> float | None:
+        """The rate to try next. None if no power of the ratio is left inside the bracket, or one end is missing."""
+        width = self.high - self.low
+        if not 1 < width < inf:
+            return None
+        has_halved = self._last_width is None or width <= self._last_width / 2 + 1
+        self._last_width = width
+        share = self._interpolated if has_halved else 0.5
+        return _rate(int(self.low + min(max(round(share * width), 1), width - 1)), self._ratio)
+
     @property
-    def interpolated(self) -> float:
+    def found(self) -> tuple[float, float]:
+        """The highest rate that attains the target, and its attainment. Both are 0 if there is none."""
+        return (_rate(self.low, self._ratio), self._at_low) if self.low > -inf else (0.0, 0.0)
+
+    @property
+    def _interpolated(self) -> float:
         """Where interpolation expects the target, as a share of the bracket from its low end."""
         if self._at_high is None:
             return 0.5
-        at_low, target, at_high = (_log_odds(a) for a in (self.at_low, self._target, self._at_high))
+        at_low, target, at_high = (_log_odds(a) for a in (self._at_low, self._target, self._at_high))
         return min(max((at_low - target) / max(at_low - at_high, 1e-9), MARGIN), 1 - MARGIN)
-
-    @property
-    def found(self) -> MaxRate:
-        return MaxRate(_rate(self.low) if self.low > -inf else 0.0, self.at_low, self.num_trials)
 
 
 def max_rate(trial: Trial, target: float, guess: float) -> MaxRate:
     """Find the highest rate whose attainment is at least `target`, starting from `guess`. Raises ValueError if every
     rate attains it, because then the requests are too few to load the workers.
     """
-    search = _Search(trial, target)
+    bracket = Bracket(target)
     start = _number(guess)
     number, step = start, float(FIRST_STEP)
-    is_rising = search.attains(number)
-    while search.high - search.low == inf and abs(number - start) < REACH:
+    is_rising = bracket.learn(_rate(number), trial(_rate(number)))
+    num_trials = 1
+    while bracket.high - bracket.low == inf and abs(number - start) < REACH:
         number += round(step) if is_rising else -round(step)
         step *= WIDER
-        search.attains(number)
-    if search.high == inf:
+        bracket.learn(_rate(number), trial(_rate(number)))
+        num_trials += 1
+    if bracket.high == inf:
         raise ValueError(f"even {_rate(number):.3g} requests per second attain the target: there are too few requests")
-    share = search.interpolated
-    while 1 < search.high - search.low < inf:
-        width = search.high - search.low
-        search.attains(int(search.low + min(max(round(share * width), 1), width - 1)))
-        has_halved = search.high - search.low <= width / 2 + 1
-        share = search.interpolated if has_halved else 0.5
-    return search.found
+    while (rate := bracket.inside()) is not None:
+        bracket.learn(rate, trial(rate))
+        num_trials += 1
+    return MaxRate(*bracket.found, num_trials)
 
 
 def best_of(
@@ -132,12 +143,12 @@ def best_of(
     return best
 
 
-def _number(rate: float) -> int:
-    return round(log(rate) / log(RATIO))
+def _number(rate: float, ratio: float = RATIO) -> int:
+    return round(log(rate) / log(ratio))
 
 
-def _rate(number: float) -> float:
-    return float(f"{RATIO**number:.6g}")
+def _rate(number: float, ratio: float = RATIO) -> float:
+    return float(f"{ratio**number:.6g}")
 
 
 def _log_odds(attainment: float) -> float:

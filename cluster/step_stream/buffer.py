@@ -12,10 +12,16 @@ import msgspec
 
 from cluster.errors import ClientTooSlow
 from cluster.messages.generation import TokenDelta
+from cluster.step_stream.stage_log import StageLog
 
 
 class DeltaSink(Protocol):
     """Where an engine puts what it produces for one request."""
+
+    @property
+    def stages(self) -> StageLog:
+        """What is measured of the request until its first token, with which it leaves."""
+        ...
 
     def put(self, delta: TokenDelta) -> None: ...
 
@@ -67,6 +73,7 @@ def merge(first: TokenDelta, second: TokenDelta) -> TokenDelta | None:
         token_ids=first.token_ids + second.token_ids,
         prompt_sources=first.prompt_sources or second.prompt_sources,
         top_logprobs=first.top_logprobs or second.top_logprobs,
+        stages=first.stages or second.stages,
     )
 
 
@@ -81,8 +88,11 @@ def merged(deltas: Sequence[TokenDelta]) -> TokenDelta:
 class TokenBuffer:
     """The deltas of one request, for one reader."""
 
-    def __init__(self, num_sequences: int, max_unread_tokens: int | None = None) -> None:
-        """`max_unread_tokens` is how far the reader may lag. Beyond it, `put` fails the buffer with ClientTooSlow."""
+    def __init__(self, num_sequences: int, max_unread_tokens: int | None = None, received_at: float = 0.0) -> None:
+        """`max_unread_tokens` is how far the reader may lag. Beyond it, `put` fails the buffer with ClientTooSlow.
+        `received_at`: when a worker got the request that its engine puts the deltas of here.
+        """
+        self.stages = StageLog(received_at)
         self._num_open = num_sequences
         self._max_unread_tokens = max_unread_tokens
         self._buffer = DeltaBuffer()

@@ -19,6 +19,7 @@ from cluster.rpc.connection import Connection, ConnectionLost, Service
 from cluster.rpc.frames import Method
 from cluster.rpc.protocol import START, STEP, STOP, STREAM_FAILED, Start, StreamFailed
 from cluster.step_stream.buffer import DeltaBuffer, DeltaSink
+from cluster.step_stream.stage_log import StageLog
 from kvtransfer.handoff import KVHandoff
 
 logger = logging.getLogger("baton.step_stream")
@@ -73,7 +74,8 @@ class StepStreams:
         writer = self._writers.get(connection)
         if writer is None:
             self._writers[connection] = writer = _Writer(connection)
-        sink = _Sink(writer, start.stream, start.request.num_sequences, self._end)
+        stages = StageLog(asyncio.get_running_loop().time())
+        sink = _Sink(writer, start.stream, start.request.num_sequences, self._end, stages)
         task = asyncio.create_task(self._run(start, writer, sink))
         writer.streams[start.stream] = (start.request.request_id, task)
 
@@ -175,12 +177,18 @@ class _Writer:
 class _Sink:
     """One stream, as the engine sees it."""
 
-    __slots__ = ("_end", "_num_open", "_stream", "_writer")
+    __slots__ = ("_end", "_num_open", "_stream", "_writer", "stages")
 
     def __init__(
-        self, writer: _Writer, stream: int, num_sequences: int, end: Callable[[RequestId, asyncio.Task[None]], None]
+        self,
+        writer: _Writer,
+        stream: int,
+        num_sequences: int,
+        end: Callable[[RequestId, asyncio.Task[None]], None],
+        stages: StageLog,
     ) -> None:
         """`end`: ends a request in the engine, which may still run parts of a request that failed."""
+        self.stages = stages
         self._writer = writer
         self._stream = stream
         self._num_open = num_sequences

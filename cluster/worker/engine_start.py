@@ -11,6 +11,6 @@ from cluster.serve_context import join_cluster, own_interface_of, own_rank, own_
 
 def start_engine(pool: Pool, config: PoolConfig, network: NetworkConfig) -> WorkerEngine:
     """Blocks until the engine is loaded."""
-    set_up_logging()
+    set_up_logging(replica=own_worker_id())
     join_cluster(network.tls)
     return Engine(pool, config, worker=own_worker_id(), rank=own_rank(), interface=own_interface_of(network.host))

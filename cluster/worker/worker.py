@@ -20,7 +20,7 @@ from cluster.messages.ids import Address, Pool, WorkerId
 from cluster.messages.reports import REPORT_INTERVAL_S, ReportReply, TransferSample, WorkerReport
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.messages.transport import LinkSpeed
-from cluster.metrics.engines import PROMPT_TOKENS
+from cluster.metrics.engines import PROMPT_TOKENS, observe_steps
 from cluster.metrics.page import Scrape, scrape
 from cluster.rpc.connection import Service
 from cluster.rpc.listener import Listener
@@ -51,6 +51,10 @@ class WorkerHooks(msgspec.Struct, frozen=True, kw_only=True):
     """The proven links, for a report."""
     probing: Callable[[], WorkerId | None] = lambda: None
     """The prefill worker to which a link is proved or measured now."""
+    link_failures: Callable[[], dict[WorkerId, str]] = dict
+    """Why the last attempts to prove a link have failed."""
+    num_leases: Callable[[], int] = lambda: 0
+    """Leases whose KV blocks the worker keeps."""
     on_convicted: Callable[[WorkerId], None] = lambda prefill: None
     """Called with a prefill worker whose handoffs to this worker were wrong."""
     take_transfers: Callable[[], list[TransferSample]] = list
@@ -179,18 +183,21 @@ class Worker:
             await asyncio.sleep(REPORT_INTERVAL_S)
 
     def _report(self, address: Address, names_requests: bool) -> WorkerReport:
+        steps = self._engine.take_samples()
+        observe_steps(self._pool, steps)
         return WorkerReport(
             worker=self._id,
             pool=self._pool,
             address=address,
-            load=self._engine.load(),
+            load=msgspec.structs.replace(self._engine.load(), num_leases=self._hooks.num_leases()),
             max_requests=self._max_requests,
             shape=self._engine.shape,
-            steps=self._engine.take_samples(),
+            steps=steps,
             transfers=self._hooks.take_transfers(),
             transport=self._engine.transport,
             links=self._hooks.links(),
             probing=self._hooks.probing(),
+            link_failures=self._hooks.link_failures(),
             kv_events_through=self._kv_events.mirror.sent_through,
             requests=self._engine.open_requests if names_requests else None,
         )

@@ -20,7 +20,7 @@ from router.admission.waiting_queue import MAX_QUEUE, Waiting, WaitingQueue
 from router.load.live_workers import REPORT_TIMEOUT_S, LiveWorkers, WorkersByPool
 from router.placement.candidates import Candidates, Choice
 from router.placement.goodput import is_hopeless, least_prefill_s
-from router.placement.no_candidates import no_room_again, no_worker
+from router.placement.no_candidates import NO_WORKER_RETRY_S, no_room_again, no_worker
 from router.placement.placement_input import PlacementInput
 from router.placement.placer import Arrivals, Placer
 from router.prefixes.narrowing import Hit
@@ -80,7 +80,7 @@ class AdmissionControl:
         self._workers = workers
         self._quarantine = quarantine
         self._admits_all = admits_all
-        self._queue = WaitingQueue()
+        self._queue = self.queue = WaitingQueue()
         self._shares = TenantShares()
         self._preempts = preempts
         self.preemption = Preemption(placer, workers)
@@ -102,8 +102,10 @@ class AdmissionControl:
         self._queue.remove(request.request_id)
         if self._quarantine.holds(request.digest, now):
             return quarantined()
+        if request.pinned is not None and self._queue:
+            return Rejection(retry_after_s=NO_WORKER_RETRY_S, why="requests of clients wait", is_overload=True)
         waiting = Waiting(request, ingress, now, is_replaced=not self._admits_all and is_replaced(request))
-        if not waiting.is_replaced:
+        if not waiting.is_replaced and request.pinned is None:
             self._arrivals[request.slo_class].note(now)
             self._retry_slots.offered(request.slo_class, now)
         if turns_away:
@@ -197,9 +199,10 @@ class AdmissionControl:
             return self._wait_for_room(waiting, now) if waiting.is_replaced and answer.is_overload else answer
         admitted = choice if self._admits_all else self._admitted(placement_input, candidates, choice, waiting, excess)
         if admitted is not None:
+            self._placer.paths.note(placement_input, candidates, admitted)
             charge = self._placer.commit(placement_input, admitted, waiting.ingress)
             self._shares.charge(charge.tenant, waiting.request.tenant_weight, charge.engine_s, now)
-            if not waiting.is_replaced:
+            if not waiting.is_replaced and waiting.request.pinned is None:
                 self._retry_slots.admitted(now)
             return charge.placement
         self._contended_at = now
@@ -353,7 +356,7 @@ def _is_outage(waiting: Waiting, by_pool: WorkersByPool, now: float) -> bool:
         return True
     if not waiting.request.lost:
         return False
-    workers = [*by_pool.prefills, *by_pool.decodes]
+    workers = [*by_pool.prefills, *by_pool.decodes, *by_pool.draining_prefills, *by_pool.draining_decodes]
     if not waiting.request.excluded.issuperset([worker.worker for worker in workers]):
         return False
     if now - waiting.asked_at <= REPORT_TIMEOUT_S:

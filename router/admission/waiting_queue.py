@@ -165,6 +165,13 @@ class WaitingQueue:
     def __len__(self) -> int:
         return len(self._by_request)
 
+    def num_by_class(self) -> dict[SloClass, int]:
+        """Requests of each class, those included that were admitted before. Passes over the queue, for metrics."""
+        numbers = dict.fromkeys(SloClass, 0)
+        for waiting in self._by_request.values():
+            numbers[waiting.request.slo_class] += 1
+        return numbers
+
     @property
     def has_overdue(self) -> bool:
         """Whether requests wait that have been away from a worker for as long as they may."""

@@ -27,8 +27,8 @@ class DecodeNode:
         """As last reported."""
         self.num_live = 0
         """Links to prefill workers that live."""
-        self.gone: set[WorkerId] = set()
-        """Linked prefill workers that do not live."""
+        self.gone: dict[WorkerId, None] = {}
+        """Linked prefill workers that do not live, in a fixed order: a replay must go through them in the same one."""
         self.probing: WorkerId | None = None
         """The prefill worker to which a link is proved or measured."""
 
@@ -45,8 +45,8 @@ class PrefillNode:
         """When it was found not to live."""
         self.place = 0
         """Its place in the list of live prefill workers."""
-        self.linked: set[WorkerId] = set()
-        """Decode workers that report a proved link."""
+        self.linked: dict[WorkerId, None] = {}
+        """Decode workers that report a proved link, in a fixed order."""
         self.probed_by: set[WorkerId] = set()
         """Decode workers that prove or measure their link."""
 
@@ -77,7 +77,7 @@ class LinkGraph:
         self.num_short += len(node.linked) < LINKS_AHEAD
         for linked in node.linked:
             self.decodes[linked].num_live += 1
-            self.decodes[linked].gone.discard(worker)
+            self.decodes[linked].gone.pop(worker, None)
 
     def forget(self, worker: WorkerId, now: float) -> None:
         """The worker does not live. No-op for a worker that was not added."""
@@ -94,7 +94,7 @@ class LinkGraph:
             node.is_live, node.gone_at = False, now
             for linked in node.linked:
                 self.decodes[linked].num_live -= 1
-                self.decodes[linked].gone.add(worker)
+                self.decodes[linked].gone[worker] = None
             self._drop(worker)
 
     def take(self, worker: WorkerId, links: dict[WorkerId, LinkSpeed | None], now: float) -> list[WorkerId]:
@@ -106,7 +106,7 @@ class LinkGraph:
             if prefill not in links:
                 self._unlink(prefill, worker)
                 if prefill in node.gone:
-                    node.gone.discard(prefill)
+                    del node.gone[prefill]
                 else:
                     node.num_live -= 1
                     lost.append(prefill)
@@ -140,26 +140,26 @@ class LinkGraph:
             assert self.prefills[worker].place == place
         for worker, prefill in self.prefills.items():
             assert prefill.is_known
-            assert prefill.linked == {name for name, decode in self.decodes.items() if worker in decode.links}
+            assert prefill.linked.keys() == {name for name, decode in self.decodes.items() if worker in decode.links}
             assert prefill.probed_by <= {name for name, decode in self.decodes.items() if decode.probing == worker}
         for decode in self.decodes.values():
             assert decode.links.keys() <= self.prefills.keys()
-            assert decode.gone == {worker for worker in decode.links if not self.prefills[worker].is_live}
+            assert decode.gone.keys() == {worker for worker in decode.links if not self.prefills[worker].is_live}
             assert decode.num_live == len(decode.links) - len(decode.gone)
 
     def _link(self, prefill: WorkerId, worker: WorkerId, node: DecodeNode, now: float) -> None:
         known = self._prefill(prefill, now)
-        known.linked.add(worker)
+        known.linked[worker] = None
         if known.is_live:
             node.num_live += 1
             self.num_short -= len(known.linked) == LINKS_AHEAD
         else:
-            node.gone.add(prefill)
+            node.gone[prefill] = None
 
     def _unlink(self, prefill: WorkerId, worker: WorkerId) -> None:
         known = self.prefills[prefill]
         self.num_short += known.is_live and len(known.linked) == LINKS_AHEAD
-        known.linked.discard(worker)
+        known.linked.pop(worker, None)
         self._drop(prefill)
 
     def _prefill(self, worker: WorkerId, now: float) -> PrefillNode:

@@ -196,6 +196,14 @@ class LinkPlan:
         own = self._graph.decodes[decode].links.get(prefill)
         return own if own is not None else self.classes.speed(self._class_of(prefill, decode))
 
+    def doubt_of(self, prefill: WorkerId, decode: WorkerId, now: float) -> tuple[bool, bool, float]:
+        """Of a link that is not proved, between workers that report: whether the decode worker proves it now, whether
+        it was proved before, and after how many seconds it may be tried again.
+        """
+        turn = self._turns[decode]
+        waits_s = max(turn.next_at - now, turn.failed.get(prefill, now) - now, 0.0)
+        return self._graph.decodes[decode].probing == prefill, prefill in turn.suspected, waits_s
+
     def class_of(self, prefill: WorkerId, decode: WorkerId) -> LinkClass | None:
         """None if one of the workers is gone."""
         return self._class_of(prefill, decode) if prefill in self._nodes and decode in self._nodes else None

@@ -43,6 +43,7 @@ class Charge:
         "due_at",
         "first_at",
         "ingress",
+        "is_pinned",
         "joins_at",
         "kv_tokens",
         "lengths",
@@ -91,6 +92,8 @@ class Charge:
         self.num_engines_lost: int = request.num_engines_lost
         """Engines that were lost with the request, or with a request of its digest, before the placement."""
         self.attempt: int = request.attempt
+        self.is_pinned: bool = request.pinned is not None
+        """The request is a probe, from which nothing is learned of the requests of clients."""
         self.can_pause: bool = request.can_pause
         self.num_pauses: int = request.num_pauses
         self.pause_asked_at: float | None = None

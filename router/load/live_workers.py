@@ -10,7 +10,7 @@ cluster/worker/watchdog.py finds an engine that lives and does not answer.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, final
 
 import msgspec
@@ -22,6 +22,7 @@ from cluster.messages.reports import WorkerReport
 from cluster.messages.views import ClusterView, RosterChange, RosterEntry, WorkerView
 from router.links.link_plan import LinkPlan
 from router.load.charge import Charge
+from router.load.drains import Drains
 from router.load.prefill_share import PrefillShare, lately
 from router.load.roster import Roster
 from router.load.worker_state import WorkerState
@@ -30,6 +31,7 @@ from router.prediction.worker_model import WorkerModel
 from router.prefixes.index import PrefixIndex
 from router.trust.handoff_trust import HandoffTrust
 from router.trust.kv_formats import KvFormats
+from router.trust.quarantined_workers import QuarantinedWorkers
 from router.trust.silent_workers import SilentWorkers
 from router.trust.suspected_workers import SuspectedWorkers
 
@@ -58,9 +60,12 @@ class WorkersByPool:
 
     __slots__ = (
         "decodes",
+        "draining_decodes",
+        "draining_prefills",
         "is_empty",
         "made_at",
         "prefills",
+        "quarantined",
         "room_until",
         "stale_decodes",
         "stale_prefills",
@@ -72,10 +77,16 @@ class WorkersByPool:
         fresh: list[WorkerState],
         stale: list[WorkerState],
         retiring: list[WorkerState],
+        draining: list[WorkerState],
         made_at: float,
         room_until: int,
+        quarantined: list[WorkerState],
     ) -> None:
-        """`stale`: workers that have missed reports. `retiring`: those that will be stopped soon."""
+        """`stale`: workers that have missed reports. `retiring`: those that will be stopped soon. `draining`: those
+        that an operator drains. `quarantined`: those that get no requests but probes. The last two are in no other
+        list.
+        """
+        self.quarantined = quarantined
         spare = [*retiring, *stale]
         self.stale_prefills = _of_pool(Pool.PREFILL, spare)
         """For requests that no other prefill worker can take."""
@@ -85,8 +96,12 @@ class WorkersByPool:
         """Prefill workers whose reports are recent, or the stale ones where there are none."""
         self.decodes = _of_pool(Pool.DECODE, fresh) or self.stale_decodes
         """Decode workers whose reports are recent, or the stale ones where there are none."""
+        self.draining_prefills = _of_pool(Pool.PREFILL, draining)
+        """For requests that no worker of either pool can take otherwise."""
+        self.draining_decodes = _of_pool(Pool.DECODE, draining)
+        """For requests that no worker of either pool can take otherwise."""
         num_live = len(fresh) + len(stale)
-        self.is_empty = not (fresh or spare)
+        self.is_empty = not (fresh or spare or draining)
         self.stale_share = 1.0 - len(fresh) / num_live if num_live else 0.0
         """Share of the live workers that have missed reports."""
         self.made_at = made_at
@@ -108,6 +123,8 @@ class LiveWorkers:
         self.kv_formats = KvFormats()
         """What the KV blocks of the workers look like."""
         self.suspects = SuspectedWorkers()
+        self.quarantined = QuarantinedWorkers()
+        """The workers whose answers are wrong. Each pool keeps those of its workers that are its last."""
         self._roster = Roster()
         self._num_links = 0
         self._links_counted_at = float("-inf")
@@ -116,12 +133,11 @@ class LiveWorkers:
         self._sorted = _not_sorted()
         self._silent = SilentWorkers()
         """How long the same workers have been silent."""
-        self._retiring: frozenset[WorkerId] = frozenset()
-        """Workers that will be stopped soon, and get no requests until `_retiring_until`."""
-        self._retiring_until = float("-inf")
+        self.drains = Drains()
+        """The workers that an operator drains, and those that will be stopped soon."""
         self._num_of_kind: dict[str, int] | None = None
         """Workers of each kind. None if the workers have changed."""
-        self.links = LinkPlan(self._is_idle, self.models.transfers)
+        self.links = LinkPlan(lambda worker: not self.by_id[worker].charges, self.models.transfers)
         """The links between the workers, and which are proved next."""
 
     def add(self, report: WorkerReport, now: float) -> WorkerState | None:
@@ -135,7 +151,7 @@ class LiveWorkers:
         self._silent.heard(report.worker)
         if report.shape.kv_format is not None:
             self.kv_formats.add(report.worker, report.pool, report.shape.kv_format)
-        self._roster.put(RosterEntry(report.worker, report.pool, report.max_requests, report.address))
+        self._roster.put(_entry_of(added, self.drains))
         self._changed()
         return added
 
@@ -202,22 +218,32 @@ class LiveWorkers:
         """The live workers, sorted by pool at most SORTED_AGE_S ago."""
         if now - self._sorted.made_at > SORTED_AGE_S:
             self._silent.step(now)
-            live = list(self.live(now))
-            retiring = []
-            if self._retiring and now < self._retiring_until:
-                retiring = [worker for worker in live if worker.worker in self._retiring]
+            live, quarantined = _apart(list(self.live(now)), self.quarantined.of(now))
+            draining = list[WorkerState]()
+            room = min([worker.room - len(worker.charges) for worker in live], default=0)
+            if drains := self.drains.workers:
+                draining = [worker for worker in live if worker.worker in drains]
+                live = [worker for worker in live if worker.worker not in drains]
+            named = self.drains.retiring(now)
+            retiring = [worker for worker in live if worker.worker in named] if named else []
             fresh = [worker for worker in live if worker not in retiring and not worker.is_stale(now)]
             stale = [worker for worker in live if worker not in retiring and worker.is_stale(now)]
-            room = min([worker.room - len(worker.charges) for worker in live], default=0)
-            self._sorted = WorkersByPool(fresh, stale, retiring, now, self.num_placed + room)
+            room += self.num_placed
+            self._sorted = WorkersByPool(fresh, stale, retiring, draining, now, room, quarantined)
         return self._sorted
+
+    def drain(self, workers: Iterable[WorkerId]) -> None:
+        """An operator drains these workers, and no others."""
+        before = self.drains.workers
+        self.drains.put(workers)
+        for worker in before ^ self.drains.workers:
+            if (state := self.by_id.get(worker)) is not None:
+                self._roster.put(_entry_of(state, self.drains))
+        self._changed()
 
     def retire(self, workers: Iterable[WorkerId], now: float) -> None:
         """These workers will be stopped soon: no others will. They get the requests that no other worker takes."""
-        retiring = frozenset(workers)
-        self._retiring_until = now + RETIRING_S
-        if retiring != self._retiring:
-            self._retiring = retiring
+        if self.drains.retire(frozenset(workers), now + RETIRING_S):
             self._changed()
 
     def prompt_use(self, now: float) -> float:
@@ -253,6 +279,7 @@ class LiveWorkers:
     def view(self, now: float) -> ClusterView:
         """A snapshot of the live workers and of the links among them."""
         live = {state.worker: state for state in self.live(now)}
+        quarantined = self.quarantined.of(now)
         return ClusterView(
             workers=[
                 WorkerView(
@@ -265,6 +292,7 @@ class LiveWorkers:
                     links={
                         prefill: self.links.speed(prefill, state.worker) for prefill in state.links if prefill in live
                     },
+                    quarantined=quarantined.get(state.worker),
                 )
                 for state in live.values()
             ],
@@ -282,7 +310,11 @@ class LiveWorkers:
         self._roster.validate(frozenset(self.by_id))
         self._silent.validate(frozenset(self.by_id))
         lists = self._sorted
-        for worker_state in (*lists.prefills, *lists.decodes, *lists.stale_prefills, *lists.stale_decodes):
+        used = (*lists.prefills, *lists.decodes, *lists.stale_prefills, *lists.stale_decodes)
+        draining = (*lists.draining_prefills, *lists.draining_decodes)
+        assert not self.drains.workers & {worker_state.worker for worker_state in used}
+        assert self.drains.workers >= {worker_state.worker for worker_state in draining}
+        for worker_state in (*used, *draining):
             assert self.by_id[worker_state.worker] is worker_state
             assert not worker_state.is_lost
             if self.num_placed < lists.room_until:
@@ -298,9 +330,6 @@ class LiveWorkers:
         self._num_of_kind = None
         self._links_counted_at = float("-inf")
 
-    def _is_idle(self, worker: WorkerId) -> bool:
-        return not self.by_id[worker].charges
-
     def live(self, now: float) -> Iterable[WorkerState]:
         """The workers whose reports are not too old, and that can probably be reached."""
         return (w for w in self.by_id.values() if now - w.reported_at <= REPORT_TIMEOUT_S and not w.is_lost)
@@ -308,7 +337,23 @@ class LiveWorkers:
 
 def _not_sorted() -> WorkersByPool:
     """Has the workers sorted when they are needed next."""
-    return WorkersByPool([], [], [], float("-inf"), 0)
+    return WorkersByPool([], [], [], [], float("-inf"), 0, [])
+
+
+def _apart(live: list[WorkerState], quarantined: Mapping[WorkerId, str]) -> tuple[list[WorkerState], list[WorkerState]]:
+    """The workers that may get requests, and those in quarantine. A pool of which all live workers are in quarantine
+    keeps them: wrong answers of all of them are rather the fault of those who judge.
+    """
+    if not quarantined:
+        return live, []
+    serving = {worker.pool for worker in live if worker.worker not in quarantined}
+    apart = [worker for worker in live if worker.worker in quarantined and worker.pool in serving]
+    return [worker for worker in live if worker not in apart], apart
+
+
+def _entry_of(state: WorkerState, drains: Drains) -> RosterEntry:
+    report, is_draining = state.report, state.worker in drains.workers
+    return RosterEntry(state.worker, state.pool, report.max_requests, report.address, is_draining)
 
 
 def _of_pool(pool: Pool, workers: list[WorkerState]) -> list[WorkerState]:

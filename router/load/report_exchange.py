@@ -48,6 +48,7 @@ class ReportExchange:
             kv_events_through=delta.kv_events_through,
             transport=standing.transport,
             links=standing.links,
+            link_failures=standing.link_failures,
             requests=delta.requests,
             version=delta.version,
             probing=delta.probing,

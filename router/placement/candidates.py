@@ -119,13 +119,22 @@ def candidates_of(
     num_placed: int,
     *,
     are_few: bool,
+    may_drain: bool = False,
 ) -> Candidates:
     """Workers that have room and that the request has not failed on. `num_placed`: placements so far. `are_few`: of
-    large pools, only some of the workers.
+    large pools, only some of the workers. `may_drain`: also the workers that an operator drains.
     """
     request = placement_input.request
     all_prefills = usable.first(workers.prefills, workers.stale_prefills)
     all_decodes = usable.first(workers.decodes, workers.stale_decodes)
+    if request.pinned is not None:
+        every = [*workers.prefills, *workers.stale_prefills, *workers.decodes, *workers.stale_decodes]
+        every += workers.quarantined
+        all_prefills = usable.pinned(request.pinned.prefill, every)
+        all_decodes = usable.pinned(request.pinned.decode, every)
+    elif may_drain:
+        all_prefills = [*all_prefills, *usable.first(workers.draining_prefills, [])]
+        all_decodes = [*all_decodes, *usable.first(workers.draining_decodes, [])]
     prefills = _in_rotation(all_prefills, placement_input, num_placed, are_few=are_few)
     decodes = _in_rotation(all_decodes, placement_input, num_placed, are_few=are_few)
     return Candidates(
@@ -173,6 +182,10 @@ class Usable:
             if reachable:
                 return reachable
         return self._of(fresh, excluded) or self._of(stale, excluded)
+
+    def pinned(self, worker: WorkerId | None, every: list[WorkerState]) -> list[WorkerState]:
+        """The worker that the request must use, if it may. `every`: all workers, also those in quarantine."""
+        return self._of([state for state in every if state.worker == worker][:1], self._excluded)
 
     def _of(self, several: list[WorkerState], excluded: frozenset[WorkerId]) -> list[WorkerState]:
         usable = several

@@ -76,10 +76,25 @@ def goodput(placement_input: PlacementInput, candidates: Candidates, models: Lat
     """Returns None if no worker can take the request."""
     if candidates.stale_share > STALE_SHARE:
         return lmetric.choose(placement_input, candidates, models)
-    may_prefill = candidates.may_hand_over or candidates.may_prefill_alone
+    options, best = _weighed(placement_input, candidates, models)
+    if best is None:
+        return None
+    considered = options.considered(best)
+    why = f"least expected cost of {len(options.priced)} options"
+    return Choice(best.path, best.prefill, best.decode, why, best.work, considered[0], considered)
+
+
+def options_of(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> list[Prediction]:
+    """All options that `goodput` prices, for an explanation of its choice."""
+    return [option.prediction() for option in _weighed(placement_input, candidates, models)[0].priced]
+
+
+def _weighed(
+    placement_input: PlacementInput, candidates: Candidates, models: LatencyModels
+) -> tuple["_Options", Option | None]:
     slowdown = _slowdown(placement_input, candidates)
     are_leanings = slowdown <= MOST_SLOWDOWN
-    several = candidates.prefills if may_prefill else []
+    several = candidates.prefills if candidates.may_hand_over or candidates.may_prefill_alone else []
     prefills = _best_prefills(placement_input, candidates, several, are_leanings=are_leanings)
     slowdown = 1.0 if are_leanings else slowdown
     options = _Options(placement_input, candidates, prefills, models, slowdown, are_leanings=are_leanings)
@@ -99,11 +114,7 @@ def goodput(placement_input: PlacementInput, candidates: Candidates, models: Lat
         is_last = best is None or placement_input.request.max_output_tokens == 1
         options.add_prefills_alone(1.0 if is_last else MOST_RISK_ALONE)
         best = options.best(holder)
-    if best is None:
-        return None
-    considered = options.considered(best)
-    why = f"least expected cost of {len(options.priced)} options"
-    return Choice(best.path, best.prefill, best.decode, why, best.work, considered[0], considered)
+    return options, best
 
 
 def holder_of(placement_input: PlacementInput, workers: list[WorkerState]) -> WorkerState | None:

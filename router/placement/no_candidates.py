@@ -12,7 +12,7 @@ adds load; higher leaves a service unused that has recovered.
 
 
 def no_worker(request: PlacementRequest, workers: WorkersByPool) -> Rejection:
-    several = [*workers.prefills, *workers.decodes]
+    several = [*workers.prefills, *workers.decodes, *workers.draining_prefills, *workers.draining_decodes]
     is_full = any(worker.worker not in request.excluded for worker in several)
     why = "all workers have as many requests as they take" if is_full else "no worker can be reached"
     if request.path is not None:

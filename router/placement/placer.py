@@ -16,6 +16,7 @@ from router.placement.commit import commit
 from router.placement.goodput import STALE_SHARE
 from router.placement.kv_price import kv_price
 from router.placement.placement_input import USUAL, Later, Others, PlacementInput
+from router.placement.recent_paths import RecentPaths
 from router.placement.time_price import time_price
 from router.prediction.decaying import moving_median
 from router.prediction.output_lengths import OutputLengths
@@ -48,6 +49,8 @@ class Placer:
         self._slo = slo
         self._policy = policy
         self._workers = workers
+        self.paths = RecentPaths()
+        """Why recent requests were handed over or not, for operators."""
         self._charges = charges
         self._lengths = OutputLengths()
         self._priced: WorkersByPool | None = None
@@ -88,7 +91,8 @@ class Placer:
         self, placement_input: PlacementInput, ingress: IngressId | None, *, leaves_a_place: bool = False
     ) -> tuple[Candidates, Choice | None]:
         """The workers that may take a request, and the choice among them. None if no worker can take the request. In
-        large pools only some of the workers are looked at, unless the best of them is not good enough.
+        large pools only some of the workers are looked at, unless the best of them is not good enough. A draining
+        worker is looked at if no other worker of either pool can take the request.
         `leaves_a_place`: it fills no worker, for the sake of requests that have waited for too long.
         """
         candidates = self._candidates_of(placement_input, ingress, leaves_a_place, are_few=True)
@@ -96,6 +100,9 @@ class Placer:
         is_blind = candidates.stale_share > STALE_SHARE  # nothing is predicted, and a look at all costs most
         if candidates.is_shortlist and not is_blind and not _is_good(choice):
             candidates = self._candidates_of(placement_input, ingress, leaves_a_place, are_few=False)
+            choice = self.choose(placement_input, candidates)
+        if choice is None and self._workers.drains.workers:
+            candidates = self._candidates_of(placement_input, ingress, leaves_a_place, are_few=False, may_drain=True)
             choice = self.choose(placement_input, candidates)
         return candidates, choice
 
@@ -116,6 +123,8 @@ class Placer:
 
     def answered(self, placement_input: PlacementInput) -> None:
         """The request was placed or refused: learn what requests of its class are promised."""
+        if placement_input.request.pinned is not None:
+            return
         slo, slo_class = placement_input.slo, placement_input.request.slo_class
         usual = self._usual.get(slo_class)
         self._usual[slo_class] = Slo(
@@ -125,7 +134,7 @@ class Placer:
 
     def learn(self, charge: Charge, event: RequestClosed, now: float) -> None:
         """Compare what was predicted for a finished request with how it came out."""
-        if event.num_output_tokens is None:
+        if event.num_output_tokens is None or charge.is_pinned:
             return
         key = (charge.tenant, charge.slo_class)
         self._lengths.add(key, round(event.num_output_tokens / charge.num_sequences))
@@ -139,14 +148,20 @@ class Placer:
             self._workers.models.bias.observe(predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)
 
     def _candidates_of(
-        self, placement_input: PlacementInput, ingress: IngressId | None, leaves_a_place: bool, *, are_few: bool
+        self,
+        placement_input: PlacementInput,
+        ingress: IngressId | None,
+        leaves_a_place: bool,
+        *,
+        are_few: bool,
+        may_drain: bool = False,
     ) -> Candidates:
         workers, now = self._workers, placement_input.now
         unreachable = workers.suspects.of(ingress, now)
         by_pool, barred = workers.by_pool(now), workers.trust.pairs.barred(placement_input.request.can_verify, now)
         num_placed = workers.num_placed
         usable = Usable(placement_input, by_pool, unreachable, num_placed, leaves_a_place=leaves_a_place)
-        return candidates_of(placement_input, usable, by_pool, barred, num_placed, are_few=are_few)
+        return candidates_of(placement_input, usable, by_pool, barred, num_placed, are_few=are_few, may_drain=may_drain)
 
     def _others(self, request: PlacementRequest, own_slo: Slo, arrivals: Arrivals, now: float) -> Others:
         later = list[Later]()

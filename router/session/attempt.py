@@ -20,6 +20,7 @@ from router.session.deadline import FirstTokenDeadline, now
 from router.session.handoff_check import HandoffCheck
 from router.session.ports import SessionPorts
 from router.session.tally import AttemptTally
+from router.session.timeline import AttemptTimeline
 from router.session.timing import Timing
 
 T = TypeVar("T")
@@ -36,10 +37,10 @@ class PlacementAttempt:
         timing: Timing,
         deadline: FirstTokenDeadline,
         is_start: bool,
-        was_paused: bool = False,
+        timeline: AttemptTimeline | None = None,
     ) -> None:
         """`request`: as this attempt runs it, under an id of its own; `request_id`: the id that the Scheduler knows;
-        `is_start`: no token was released before this attempt; `was_paused`: the attempt before was paused.
+        `is_start`: no token was released before this attempt. Without a `timeline`, it begins now.
         """
         self._placement = placement
         self._request = request
@@ -48,14 +49,15 @@ class PlacementAttempt:
         self._timing = timing
         self._deadline = deadline
         self._is_start = is_start
-        self._was_paused = was_paused
         self._prefilled: PrefillResult | None = None
         self._held: TokenDelta | None = None
         """The first token, from the prefill worker, until it is released."""
         self._check: HandoffCheck | None = None
         self._unredeemed: tuple[WorkerId, RequestId] | None = None
         """The prefill worker that may hold a handoff which no decode worker has redeemed, and the prefill's id."""
-        self.tally = AttemptTally(placement, len(request.prompt_token_ids), timing.age_s(now()))
+        placed_s = timing.age_s(now())
+        self._timeline = timeline or AttemptTimeline(placement, placed_s, placed_s)
+        self.tally = AttemptTally(placement, len(request.prompt_token_ids), placed_s, self._timeline)
         """What of the attempt's tokens reached the session, and the client."""
         self.stream: AsyncGenerator[TokenDelta, None] | None = None
         """The deltas of the worker that generates. `opening` takes the first one. None before the worker is asked, and
@@ -86,14 +88,17 @@ class PlacementAttempt:
         self.tally.asked(self._request.num_sequences)
         stream = self._ports.decode.generate(self._placement.generating, self._timed(self._request), handoff)
         self.stream = stream
+        came_s: float | None = None
         if self._held is None:
             first = await self._deadline.within(anext(stream, None))
         else:
             async with _running(anext(stream, None)) as coming:
-                await asyncio.wait([coming], timeout=self._hold_s())
+                done, _ = await asyncio.wait([coming], timeout=self._hold_s())
+                came_s = self._age_s() if done else None
                 yield self._release()
                 first = await coming
         if first is not None:
+            self._timeline.generated(self._age_s() if came_s is None else came_s, first.stages)
             self.tally.generated(first)
             self.check_finish(first)
             yield self._first_generated(await self._checked(first))
@@ -124,6 +129,7 @@ class PlacementAttempt:
         if result is None:
             raise PrefillFailed("the prefill ended without a handoff", worker)
         self._prefilled = result
+        self._timeline.prefilled(self._age_s(), result.first.stages)
         self.tally.prefilled(result.first)
         self._ports.scheduler.tell(PrefillDone(request_id=self._request_id))
         if request.is_resumable and result.follows(len(request.prompt_token_ids)):
@@ -143,7 +149,7 @@ class PlacementAttempt:
         if slo is None:
             return request
         left_s = slo.ttft_s - self._timing.age_s(now()) if self._is_start else 0.0
-        if self._was_paused:
+        if self._timeline.is_resumed:
             left_s = slo.ttft_s
         return msgspec.structs.replace(request, first_token_within_s=left_s, tpot_s=slo.tpot_s)
 
@@ -154,11 +160,15 @@ class PlacementAttempt:
 
     def _hold_s(self) -> float:
         """Seconds for which the held token may still wait for the decode worker's first token."""
-        return self._placement.holds_first_until_s - self._timing.age_s(now())
+        return self._placement.holds_first_until_s - self._age_s()
+
+    def _age_s(self) -> float:
+        return self._timing.age_s(now())
 
     def _release(self) -> TokenDelta:
         held, self._held, self._is_start = self._held, None, False
         assert held is not None
+        self._timeline.released(self._age_s())
         return held
 
     async def _checked(self, first: TokenDelta) -> TokenDelta:
@@ -170,7 +180,8 @@ class PlacementAttempt:
         if self._check is not None:
             distance = await self._check.distance(first)
             if not self._check.accepts(distance):
-                return await self._generated_anew(first, self._check)
+                first = await self._generated_anew(first, self._check)
+            self._timeline.checked(self._age_s())
         return first
 
     async def _generated_anew(self, first: TokenDelta, check: HandoffCheck) -> TokenDelta:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from cluster.clients.worker_cells import WorkerCells
 from cluster.messages.ids import CellName, RequestId
-from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.placement import Pinned, Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import (
     EngineLostWith,
     FirstToken,
@@ -146,8 +146,16 @@ class CellPort:
     def _candidates(self, request: PlacementRequest) -> list[CellName]:
         """Open cells, and then those that drain."""
         own = self._chooser.cell_of(request.request_id)
+        if request.pinned is not None:
+            return self._cells_of(request.pinned)
         draining = sorted(self._board.last_resorts(self._open), key=lambda name: name != own)
         return [*self._chooser.order(request)[:MOST_ASKED], *draining[:MOST_ASKED]]
+
+    def _cells_of(self, pinned: Pinned) -> list[CellName]:
+        """The cell of these workers. All cells if it is not known: those of other workers refuse."""
+        worker = pinned.decode or pinned.prefill
+        known = None if worker is None else self._workers.cell_of(worker)
+        return list(self._cells) if known is None else [known]
 
     async def _watched(self, name: CellName, answer: Awaitable[Answer | None]) -> Answer | None:
         """The answer of a cell. None if its Scheduler goes away, or if it loses its workers while the request waits."""

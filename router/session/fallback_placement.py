@@ -2,9 +2,10 @@
 
 An ingress places the whole request on a decode worker (path D), or on a prefill worker if no decode worker has room
 (path P). The workers are those of the Scheduler's latest roster. The worker with the fewest open requests of this
-ingress gets the request; equals are chosen one after another. An ingress does not know the requests of other ingresses,
-nor the workers that have died since then. A session finds a dead worker by its failure and asks again without that
-worker. There is no handoff, so a choice can be slow but not wrong.
+ingress gets the request; equals are chosen one after another. A worker that an operator drains gets only what no other
+worker takes. An ingress does not know the requests of other ingresses, nor the workers that have died since then. A
+session finds a dead worker by its failure and asks again without that worker. There is no handoff, so a choice can be
+slow but not wrong.
 """
 
 from collections import Counter
@@ -52,16 +53,20 @@ class FallbackPlacement:
         the request was not lost with. In an update, a request may be lost with all of them: workers leave while the
         Scheduler is replaced.
         """
-        is_outage = not self.workers or (request.lost and not self._usable(request))
+        is_outage = request.pinned is None and (not self.workers or (request.lost and not self._usable(request)))
         return self._slo.of(request.slo_class).outage_wait_s if is_outage else 0.0
 
     def place(self, request: PlacementRequest) -> Placement | Rejection:
+        if request.pinned is not None:
+            return Rejection(retry_after_s=RETRY_AFTER_S, why="the Scheduler is away, and probes wait for it")
         usable = self._usable(request)
         paths = (Path.DECODE, Path.PREFILL) if request.path is None else (request.path,)
-        for path, pool in ((Path.DECODE, Pool.DECODE), (Path.PREFILL, Pool.PREFILL)):
-            of_pool = [w for w in usable if w.pool is pool and self._num_open[w.worker] < w.max_requests]
-            if path in paths and of_pool:
-                return self._on(self._least_loaded(of_pool), path, request)
+        with_room = [worker for worker in usable if self._num_open[worker.worker] < worker.max_requests]
+        for is_draining in (False, True):
+            for path, pool in ((Path.DECODE, Pool.DECODE), (Path.PREFILL, Pool.PREFILL)):
+                of_pool = [one for one in with_room if one.pool is pool and one.is_draining is is_draining]
+                if path in paths and of_pool:
+                    return self._on(self._least_loaded(of_pool), path, request)
         if request.path is not None:
             why = f"no worker takes a request on path {request.path} now"
         elif usable:

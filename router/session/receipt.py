@@ -8,8 +8,10 @@ import msgspec
 from cluster import slo
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
-from cluster.messages.placement import Placement, Rejection
+from cluster.messages.placement import Pinned, Placement, Rejection
 from cluster.messages.scheduler_events import HandoffChecked
+from cluster.messages.timeline import TimelineStage
+from cluster.observability.trace_context import TraceContext
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +19,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     arrived_at: float | None = None
     """Arrival at the ingress, in seconds of the event loop's clock. None means the start of the session."""
+    rendered_at: float | None = None
+    """When the prompt was rendered and tokenized, on the same clock. None if that is not known."""
     slo_class: SloClass = SloClass.STANDARD
     tenant_weight: float = 1.0
     """The tenant's share of the engines' time, beside those of other tenants."""
@@ -27,9 +31,13 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     block_hashes: list[bytes] = []
     """Keys of the prompt's full KV blocks (cluster/engine/block_hashes.py)."""
     path: Path | None = None
-    """The path of the first attempt. None lets the Scheduler choose."""
+    """The path of the first attempt, and of all attempts of a pinned request. None lets the Scheduler choose."""
+    pinned: Pinned | None = None
+    """The only workers that the request may use. None lets the Scheduler choose."""
     http_request: str = ""
     """The `x-request-id` of the HTTP request, by which its client knows the request."""
+    trace: TraceContext | None = None
+    """The trace of the HTTP request. None if no traces are exported."""
 
 
 class AttemptEnd(StrEnum):
@@ -76,6 +84,17 @@ class AttemptReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the arrival of the request to the placement."""
     ended_s: float
     """Seconds from the arrival of the request to the end of the attempt."""
+    timeline: tuple[TimelineStage, ...] = ()
+    """The parts of its time, from the wait for its placement on: 64 at most."""
+
+
+class TokenGaps(msgspec.Struct, frozen=True):
+    """The time between the tokens of a request (router/session/timing.py)."""
+
+    counts: tuple[int, ...]
+    """Gaps in number, by bucket of GAP_BUCKETS_S (cluster/metrics/buckets.py)."""
+    total_s: float
+    """All gaps together, in seconds."""
 
 
 class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +117,10 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Time to first token, in seconds. None without a token."""
     tpot_s: float | None
     """Time per output token, in seconds. None without a second token."""
+    gaps: TokenGaps | None = None
+    """The time between tokens. None if all came at once."""
+    queued_s: float = 0.0
+    """Seconds that the request has waited for answers of the Scheduler, over all placements."""
     prefill_sources: PromptTokenSources | None
     """Sources of the prompt on the prefill worker of path P->D. None without a prefill."""
     sources: PromptTokenSources | None
@@ -114,10 +137,22 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """The attempts in their order. Empty for a request that was never placed."""
     duration_s: float = 0.0
     """Seconds from the arrival of the request to its close."""
+    trace: TraceContext | None = None
+    """The trace of the HTTP request. None if no traces are exported."""
+    timeline: tuple[TimelineStage, ...] = ()
+    """The parts of its time that belong to no attempt: before the first one, and the wait for a placement that was
+    refused.
+    """
 
     @property
     def path(self) -> Path | None:
         return self.placement.path if self.placement else None
+
+    @property
+    def stages(self) -> list[TimelineStage]:
+        """The parts of its time and of its attempts', in the order in which they began."""
+        stages = [*self.timeline, *(stage for attempt in self.attempts for stage in attempt.timeline)]
+        return sorted(stages, key=lambda stage: stage.start_s)
 
     @property
     def result(self) -> slo.Result | None:

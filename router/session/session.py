@@ -38,6 +38,7 @@ from cluster.messages.generation import GenerateRequest, PromptTokenSources, Tok
 from cluster.messages.ids import Outcome, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, WorkerLost
+from cluster.messages.timeline import TimelineStage
 from router.quarantine.quarantine import MAX_ENGINES_LOST
 from router.quarantine.request_digest import digest_of
 from router.session.attempt import PlacementAttempt
@@ -45,9 +46,13 @@ from router.session.deadline import FirstTokenDeadline, now
 from router.session.ports import SessionPorts
 from router.session.receipt import AttemptEnd, RouteReceipt, Terms
 from router.session.tally import AttemptTally
+from router.session.timeline import AttemptTimeline, preparation, unplaced
 from router.session.timing import Timing
 
 logger = logging.getLogger("baton.session")
+
+PROBE_TENANT = "baton-probe"
+"""The tenant of probes of quality, for the Scheduler. Each probe has a salt of its own instead."""
 
 
 class Session:
@@ -86,6 +91,8 @@ class Session:
         self._rejection: Rejection | None = None
         self._is_charged = False
         """The Scheduler may have charged the request, even if the Scheduler's answer never came."""
+        self._queued_s = 0.0
+        """Seconds that the request has waited for answers of the Scheduler."""
         self._num_attempts = 0
         self._num_pauses = 0
         self._is_paused = False
@@ -100,6 +107,12 @@ class Session:
         """What the first token waits for."""
         self._is_denied = False
         """It was not granted."""
+        self._asked_s = 0.0
+        """Age of the request when the latest placement was asked for."""
+        self._began_s: float | None = None
+        """Age of the request when its first placement was asked for. None before."""
+        self._is_waiting = False
+        """A placement was asked for, and none has come."""
 
     @property
     def placement(self) -> Placement | None:
@@ -232,7 +245,7 @@ class Session:
             timing=self._timing,
             deadline=self._deadline,
             is_start=not self._released,
-            was_paused=self._is_paused,
+            timeline=AttemptTimeline(placement, self._asked_s, self._timing.age_s(now()), is_resumed=self._is_paused),
         )
 
     def _note_failure(self, failure: WorkerFailed) -> None:
@@ -261,7 +274,14 @@ class Session:
         if not self._is_charged:
             self._is_charged = True
             self._ports.scheduler.when_to_pause(self._request.request_id, self.pause)
-        answer = await self._deadline.within(self._ports.scheduler.place(self._to_place(failure)))
+            self._began_s = self._timing.age_s(now())
+        self._asked_s = self._tallies[-1].ended_s if self._tallies else self._began_s or 0.0
+        self._is_waiting = True
+        asked_at = now()
+        try:
+            answer = await self._deadline.within(self._ports.scheduler.place(self._to_place(failure)))
+        finally:
+            self._queued_s += now() - asked_at
         if isinstance(answer, Rejection):
             self._rejection = answer
             if answer.is_quarantined:
@@ -270,7 +290,7 @@ class Session:
                 raise failure
             kind = TooManyRequests if answer.is_overload else Overloaded
             raise kind(answer.why, answer.retry_after_s)
-        self._placement = answer
+        self._placement, self._is_waiting = answer, False
         self._num_engines_lost = max(self._num_engines_lost, answer.num_engines_lost)
         self._num_attempts += 1
         return answer
@@ -281,7 +301,7 @@ class Session:
             request_id=request.request_id,
             num_prompt_tokens=len(request.prompt_token_ids) + len(self._released),
             block_hashes=terms.block_hashes,
-            tenant=request.cache_salt or "",
+            tenant=(request.cache_salt or "") if terms.pinned is None else PROBE_TENANT,
             tenant_weight=terms.tenant_weight,
             has_early_token=request.is_resumable,
             num_output_tokens=len(self._released),
@@ -301,7 +321,9 @@ class Session:
             lost=self._lost,
             num_engines_lost=self._num_engines_lost,
             digest=self._digest,
-            path=terms.path if failure is None else None,
+            path=terms.path if failure is None or terms.pinned is not None else None,
+            http_request=terms.http_request,
+            pinned=terms.pinned,
         )
 
     def _failed(self, error: ServingError) -> None:
@@ -327,7 +349,20 @@ class Session:
             self._ports.scheduler.tell(closed)
         self._ports.observer.closed(receipt)
 
+    def _stages(self, duration_s: float) -> tuple[TimelineStage, ...]:
+        """The parts of the request's time that belong to no attempt."""
+        rendered_at, began_s = self._terms.rendered_at, self._began_s
+        stages = preparation(
+            None if rendered_at is None else self._timing.age_s(rendered_at),
+            duration_s if began_s is None else began_s,
+            len(self._request.prompt_token_ids),
+        )
+        if self._is_waiting:
+            stages.append(unplaced(self._asked_s, duration_s, self._rejection, is_paused=self._is_paused))
+        return tuple(stages)
+
     def _receipt(self, outcome: Outcome) -> RouteReceipt:
+        duration_s = self._timing.age_s(now())
         return RouteReceipt(
             request_id=self._request.request_id,
             outcome=outcome,
@@ -340,12 +375,16 @@ class Session:
             num_pauses=self._num_pauses,
             ttft_s=self._timing.ttft_s,
             tpot_s=self._timing.tpot_s,
+            gaps=self._timing.gaps,
+            queued_s=self._queued_s,
             prefill_sources=self._prefill_sources,
             sources=self._sources,
             http_request=self._terms.http_request,
+            trace=self._terms.trace,
             error=self._error,
             is_owed=self._is_owed,
             engines_lost=self._engines_lost,
             attempts=tuple(tally.receipt(number, outcome) for number, tally in enumerate(self._tallies, 1)),
-            duration_s=self._timing.age_s(now()),
+            duration_s=duration_s,
+            timeline=self._stages(duration_s),
         )

@@ -4,6 +4,7 @@ from cluster.messages.generation import PromptTokenSources, TokenDelta
 from cluster.messages.ids import Outcome
 from cluster.messages.placement import Placement
 from router.session.receipt import AttemptEnd, AttemptReceipt
+from router.session.timeline import AttemptTimeline
 
 
 class AttemptTally:
@@ -14,23 +15,25 @@ class AttemptTally:
     __slots__ = (
         "_began_s",
         "_end",
-        "_ended_s",
         "_num_open",
         "_num_prompt_tokens",
         "_placement",
         "_prefill_sources",
         "_shown_sources",
         "_sources",
+        "ended_s",
         "num_delivered",
         "num_generated",
         "num_prefill_generated",
+        "timeline",
     )
 
-    def __init__(self, placement: Placement, num_prompt_tokens: int, began_s: float) -> None:
+    def __init__(self, placement: Placement, num_prompt_tokens: int, began_s: float, timeline: AttemptTimeline) -> None:
+        self.timeline = timeline
         self._placement = placement
         self._num_prompt_tokens = num_prompt_tokens
         self._began_s = began_s
-        self._ended_s = began_s
+        self.ended_s = began_s
         self._end: AttemptEnd | None = None
         self._num_open = 0
         """Sequences that an engine was asked for and has not ended, as far as the session knows."""
@@ -62,6 +65,7 @@ class AttemptTally:
         self.num_generated += len(delta.token_ids)
         if delta.finish_reason is not None:
             self._num_open -= 1
+            self.timeline.num_steps = max(self.timeline.num_steps, delta.num_steps)
 
     def delivered(self, delta: TokenDelta) -> None:
         """The client is given a delta."""
@@ -77,7 +81,7 @@ class AttemptTally:
         sources: PromptTokenSources | None,
     ) -> None:
         """The attempt is over. `end`: None for the last attempt, which ends as its request does."""
-        self._ended_s, self._end = now_s, end
+        self.ended_s, self._end = now_s, end
         self._prefill_sources, self._sources = prefill_sources, sources
 
     @property
@@ -87,12 +91,13 @@ class AttemptTally:
 
     def receipt(self, number: int, outcome: Outcome) -> AttemptReceipt:
         """`outcome`: that of the request."""
+        end = self._end or AttemptEnd(outcome)
         return AttemptReceipt(
             number=number,
             path=self._placement.path,
             worker=self._placement.generating,
             prefill_worker=self._placement.prefill if self._placement.decode is not None else None,
-            end=self._end or AttemptEnd(outcome),
+            end=end,
             num_prompt_tokens=self._num_prompt_tokens,
             num_delivered=self.num_delivered,
             num_generated=self.num_generated,
@@ -102,5 +107,6 @@ class AttemptTally:
             sources=self._sources,
             shown_sources=self._shown_sources,
             began_s=self._began_s,
-            ended_s=self._ended_s,
+            ended_s=self.ended_s,
+            timeline=self.timeline.stages(self.ended_s, end, self.num_generated),
         )

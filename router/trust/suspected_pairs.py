@@ -14,6 +14,7 @@ together count once.
 from typing import Final, final
 
 from cluster.messages.ids import WorkerId
+from cluster.messages.operations import DistrustedPair
 from cluster.messages.scheduler_events import HandoffChecked
 from kvtransfer.verify import MAX_STRIKES
 
@@ -75,6 +76,19 @@ class SuspectedPairs:
             return frozenset()
         held = [pair for pair, until in self._until.items() if now < until]
         return frozenset(held if can_verify else [*held, *self._suspects])
+
+    def distrusted(self, now: float) -> list[DistrustedPair]:
+        """The pairs that are suspected or convicted now."""
+        convicted = [pair for pair, until in self._until.items() if now < until]
+        return [
+            DistrustedPair(
+                prefill=pair[0],
+                decode=pair[1],
+                num_strikes=self.num_strikes(pair),
+                barred_s=max(0.0, self._until.get(pair, now) - now),
+            )
+            for pair in dict.fromkeys([*convicted, *self._suspects])
+        ]
 
     def forget(self, worker: WorkerId) -> None:
         """The worker is gone. Its id never comes back."""

@@ -53,13 +53,15 @@ class _Hold:
 class HeldWorker:
     """A worker on which an ingress gets no placement."""
 
-    __slots__ = ("ingress", "seconds", "worker")
+    __slots__ = ("ingress", "seconds", "until", "worker")
 
-    def __init__(self, ingress: IngressId, worker: WorkerId, seconds: float) -> None:
+    def __init__(self, ingress: IngressId, worker: WorkerId, seconds: float, until: float) -> None:
         self.ingress = ingress
         self.worker = worker
         self.seconds = seconds
         """How long the hold lasts, from its beginning."""
+        self.until = until
+        """When the hold ends."""
 
 
 @final
@@ -82,7 +84,7 @@ class SuspectedWorkers:
             self._num += before is None
             held[worker] = begun = _Hold(now, _next_hold_s(before, now))
             if len(self._new) < MAX_NEW:
-                self._new.append(HeldWorker(name, worker, begun.seconds))
+                self._new.append(HeldWorker(name, worker, begun.seconds, now + begun.seconds))
         while self._num > MAX_PAIRS:
             self._forget_oldest()
         agreeing = 0
@@ -101,7 +103,7 @@ class SuspectedWorkers:
     def held(self, now: float) -> list[HeldWorker]:
         """All workers that are held back from an ingress now."""
         return [
-            HeldWorker(ingress, worker, hold.seconds)
+            HeldWorker(ingress, worker, hold.seconds, hold.began_at + hold.seconds)
             for ingress, of_ingress in self._by_ingress.items()
             for worker, hold in of_ingress.items()
             if now < hold.began_at + hold.seconds

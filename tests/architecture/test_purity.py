@@ -18,6 +18,8 @@ PURE_FOLDERS = (
     "api/wire",
     "cluster/config",
     "cluster/messages",
+    "cluster/observability/alerts",
+    "cluster/observability/panels",
     "cluster/simulation/engine",
     "cluster/simulation/results",
     "router/admission",

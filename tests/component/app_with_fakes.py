@@ -15,26 +15,32 @@ from api.identity.access import Access
 from api.identity.admin.admin_access import AdminAccess
 from api.identity.admin.admin_key import ADMIN_PREFIX
 from api.safety.audit.event import SafetyEvent
+from api.server.kept_receipts import KeptReceipt, KeptReceipts
 from api.server.receipt_log import ReceiptLog
 from api.state.encryption.tenant_keys import KEY_BYTES, LocalMasterKey, TenantKeys
 from api.state.event_streams.event_log import LogSpace
 from api.state.redis.client import RedisClient
 from api.state.redis.idempotency_keys import IdempotencyKeys
 from api.state.redis.read_cache import ReadCache
+from api.web.live import LiveDocuments
+from api.web.page_files import PageFiles
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.config.tenants.admin import AdminConfig
 from cluster.errors import ServingError, StateUnavailable
 from cluster.messages.ids import CellName, Path, Pool, RequestId, SloClass, WorkerId
+from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus, StoreStatus
 from cluster.messages.placement import Placement
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 from cluster.messages.views import CellState, CellsView, CellView, ClusterView, QueuedRequest, Readiness, WorkerView
-from cluster.metrics.page import Family, MetricSample, Scrape, render
+from cluster.metrics.page import render
 from router.session.receipt import Terms
 from tests.component.open_access import OPEN
 from tests.conformance.watch import watched
+from tests.unit.scrapes import a_scrape
+from tests.unit.statuses import a_scheduler_status, a_worker_status
 
-CARD = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
+CARD: dict[str, Any] = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"
 ADMIN_KEY = f"{ADMIN_PREFIX}{'k' * 40}"
@@ -109,7 +115,13 @@ class FakeCluster:
             workers=[a_worker("p0", Pool.PREFILL), a_worker("d0", Pool.DECODE, *(["p0"] if connected else []))],
         )
         self._mismatch = mismatch
-        self.scrapes = [a_scrape("ingress", 1.0), a_scrape("prefill", 2.0)]
+        self.drain_asks: list[DrainAsk] = []
+        self.scrapes = [
+            a_scrape(name, "x", "baton_output_tokens_total", value)
+            for name, value in (("ingress", 1.0), ("prefill", 2.0))
+        ]
+        self.kept = KeptReceipts(9)
+        """The receipts of another replica."""
 
     async def cells(self) -> CellsView:
         return CellsView(application="baton", cells=[a_cell("main")])
@@ -135,8 +147,21 @@ class FakeCluster:
             )
         ]
 
+    async def statuses(self) -> list[SchedulerStatus]:
+        await self.view()
+        return [a_scheduler_status(a_worker_status("p0"), a_worker_status("d0"))]
+
+    async def drain(self, ask: DrainAsk) -> DrainAnswer:
+        self.drain_asks.append(ask)
+        if self._error is not None:
+            raise self._error
+        return DrainAnswer(was_draining=[one.drains for one in self.drain_asks[:-1]][-1:] == [True])
+
     async def metrics_page(self) -> bytes:
         return render(self.scrapes)
+
+    async def receipts(self, name: str) -> list[KeptReceipt]:
+        return self.kept.named(name)
 
 
 def a_cell(name: str, state: CellState = CellState.OPEN) -> CellView:
@@ -176,13 +201,11 @@ class StateAway:
     def stores(self) -> None:
         raise StateUnavailable("the stored conversations cannot be reached yet", 2.0)
 
+    def store_statuses(self) -> list[StoreStatus]:
+        return [StoreStatus(name="PostgreSQL", is_there=False, is_embedded=True)]
+
     def accounts(self) -> None:
         raise StateUnavailable("the accounts cannot be reached yet", 2.0)
-
-
-def a_scrape(deployment: str, value: float) -> Scrape:
-    sample = MetricSample("baton_output_tokens_total", {}, value)
-    return Scrape(deployment, "x", [Family("baton_output_tokens", "Tokens.", "counter", [sample])])
 
 
 def an_app(
@@ -214,7 +237,10 @@ def an_app(
 
 def an_admin_app(app: FastAPI, key: str | None = ADMIN_KEY) -> FastAPI:
     """That of the admin port, beside the one of the public port."""
-    return build_admin_app(app.state.services, AdminConfig(), AdminAccess(key))
+    services = app.state.services
+    page = PageFiles(needs_key=key is not None)
+    documents = LiveDocuments(services.cluster, services.receipts.kept, "replica-0", CARD["id"])
+    return build_admin_app(services, AdminConfig(), AdminAccess(key, page.paths), page, documents)
 
 
 def frames_of(answer: dict[str, Any] | AsyncGenerator[str | bytes, None]) -> AsyncGenerator[str | bytes, None]:

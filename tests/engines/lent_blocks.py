@@ -20,6 +20,7 @@ from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer import verify
 from kvtransfer.handoff import KVHandoff, PulledBlocks
 from kvtransfer.lease_terms import LeaseEnd, LeaseId
+from kvtransfer.telemetry import Pull
 from tests.engines.bare_engine import CONFIG, a_bare_engine
 
 KV_BYTES = {Pool.PREFILL: 11 << 20, Pool.DECODE: 64 << 20}
@@ -58,6 +59,8 @@ class BareEngine:
         )
         self.engine = a_bare_engine(pool, config, ends.take)
         self._num_requests = 0
+        self.pull: Pull | None = None
+        """Of the last answer."""
 
     def request(self, prompt: list[int], params: SamplingParams = PARAMS) -> GenerateRequest:
         self._num_requests += 1
@@ -76,9 +79,12 @@ class BareEngine:
     async def generate(
         self, prompt: list[int], handoff: KVHandoff | None = None, time_s: float = IN_TIME_S
     ) -> list[TokenDelta]:
-        feed, deltas = TokenBuffer(1), list[TokenDelta]()
-        await self.engine.generations.start(self.request(prompt), handoff, feed, time.monotonic() + time_s)
+        feed, deltas = TokenBuffer(1, received_at=time.monotonic()), list[TokenDelta]()
+        request = self.request(prompt)
+        await self.engine.generations.start(request, handoff, feed, time.monotonic() + time_s)
         while batch := await feed.next():
+            if not deltas:
+                self.pull = self.engine.generations.pull_of(request.request_id)
             deltas += batch
         return deltas
 
@@ -107,7 +113,14 @@ async def lives_of_a_handoff() -> dict[str, Any]:
     await decode.engine.forget_prefixes()
 
     handoff, first = await prefill.prefill(prompt(0))
-    steps["in time"] = seen(await decode.generate(prompt(0), handoff, IN_TIME_S), first)
+    answer = await decode.generate(prompt(0), handoff, IN_TIME_S)
+    steps["in time"] = seen(answer, first)
+    timeline = {
+        "prefill": first.stages,
+        "decode": answer[0].stages,
+        "pull": None if decode.pull is None else msgspec.structs.asdict(decode.pull),
+        "steps": answer[-1].num_steps,
+    }
     steps["in time"]["end"] = await ends.of(handoff.lease)
 
     freed_s = []
@@ -138,6 +151,7 @@ async def lives_of_a_handoff() -> dict[str, Any]:
     decode.engine.shutdown()
     return {
         "right": right["tokens"],
+        "timeline": msgspec.to_builtins(timeline),
         "steps": steps,
         "freed_s": sorted(freed_s),
         "kept": kept == [handoff.lease],

@@ -11,6 +11,7 @@ from kvtransfer.verify import MAX_TOLERANCE
 from tests.engines.engine_program import run
 
 ROUNDING = 0.1
+POOLS = ("prefill", "decode")
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +81,18 @@ def test_prefill_engine_forgets_everything_at_once_although_blocks_are_lent(seen
     assert cleared["local"] == 0
     assert cleared["lent"]["sources"]["pulled"] == 1500
     assert cleared["lent"]["distance"] < ROUNDING
+
+
+def test_engines_say_what_they_did_until_their_first_tokens(seen: dict[str, Any]) -> None:
+    timeline, pull = seen["timeline"], seen["timeline"]["pull"]
+    prefill, decode = ({name: (begin, end, notes) for name, begin, end, _, notes in timeline[of]} for of in POOLS)
+    assert list(prefill) == ["receive", "prefill", "output"]
+    assert list(decode) == ["receive", "first_decode", "output"]
+    assert (prefill["prefill"][2]["tokens"], decode["first_decode"][2]["tokens"]) == (1500, 1)
+    for begin, end, _ in (*prefill.values(), *decode.values()):
+        assert 0.0 <= begin <= end < 60.0
+    # The engines met with this pull. It is over when the first step begins.
+    assert pull["num_bytes"] > 1_000_000
+    assert 0.0 < pull["transfer_s"] <= pull["seconds"]
+    assert pull["connect_s"] > 0.0
+    assert pull["connect_s"] + pull["seconds"] <= decode["first_decode"][0]

@@ -66,7 +66,8 @@ class Service:
         config = yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())
         self.data = folder / "state"
         self._data = str(self.data)
-        changes = merged({"state": {"data_dir": self._data}, "identity": {"required": False}}, changes)
+        own = {"state": {"data_dir": self._data}, "identity": {"required": False}, "quality_probe": {"enabled": False}}
+        changes = merged(own, changes)
         args = config["applications"][0]["args"] = merged(config["applications"][0]["args"], changes)
         config["applications"][0] |= application or {}
         self.config_file = folder / "serve.yaml"

@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from api.identity.admin.admin_key import ADMIN_PREFIX
 from api.identity.credentials import Headers, key_of
@@ -12,15 +12,20 @@ from cluster.metrics.tenants import ADMIN_REFUSALS
 
 
 class AdminAccess:
-    """An AccessPort (api/identity/access.py). It covers every path, so that no route can be forgotten."""
+    """An AccessPort (api/identity/access.py). It covers every path but the open ones, so that no route can be
+    forgotten.
+    """
 
-    def __init__(self, key: str | None) -> None:
-        """`key`: None if none is required."""
+    def __init__(self, key: str | None, open_paths: Collection[str] = ()) -> None:
+        """`key`: None if none is required. `open_paths`: exactly these paths ask for no key. They are those of the
+        page's files: a browser sends no key when it opens a page.
+        """
         self._digest = None if key is None else _digest(key)
+        self._open_paths = frozenset(open_paths)
 
     async def admit(self, path: str, headers: Headers) -> Mapping[str, object]:
         """Raises Unauthorized without the admin key, and with another one."""
-        if self._digest is not None:
+        if self._digest is not None and path not in self._open_paths:
             try:
                 credential = key_of(headers)
             except Unauthorized:

@@ -1,6 +1,9 @@
-"""GET /baton/receipts?last=N&http_request=ID: the last route receipts, of all requests or of one HTTP request.
+"""Route receipts, for debugging. As many are kept as `ingress.keep_receipts` says.
 
-The route is for debugging. It shows the receipts of one ingress replica, as many as `ingress.keep_receipts` keeps.
+- GET /baton/receipts?last=N&http_request=ID: the last ones of this ingress replica, of all requests or of one HTTP
+  request.
+- GET /baton/receipts/ID: those of one session, by its id, or of one HTTP request, by its `x-request-id`, of whichever
+  ingress replica had them; the latest first, each also as a waterfall. `baton trace` prints it.
 """
 
 from typing import Any
@@ -8,8 +11,11 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from api.routes.services import services_of
-from cluster.errors import InvalidRequest, NotFound
+from api.edge.request_id import MAX_CHARS
+from api.routes.services import IngressServices, services_of
+from cluster.errors import RECEIPT_NOT_FOUND, InvalidRequest, NotFound
+from router.session.receipt import RouteReceipt
+from router.session.waterfall import waterfall_of
 
 router = APIRouter(prefix="/baton")
 
@@ -23,12 +29,36 @@ the event loop for longer; with a lower value, an operator needs more calls.
 
 @router.get("/receipts")
 async def receipts(request: Request) -> Response:
+    services = _keeping(request)
+    found = services.receipts.kept.last(_number(request), request.query_params.get("http_request"))
+    return _json({"receipts": [_shown(receipt) for receipt in found]})
+
+
+@router.get("/receipts/{name:path}")
+async def receipts_named(request: Request, name: str) -> Response:
+    services = _keeping(request)
+    found = await services.cluster.receipts(name) if len(name) <= MAX_CHARS else []
+    if not found:
+        raise NotFound("no kept receipt has this id", None, RECEIPT_NOT_FOUND)
+    known = [(kept, kept.receipt()) for kept in found]
+    shown = [{**_shown(receipt), "closed_at": kept.closed_at} for kept, receipt in known]
+    return _json({"receipts": shown, "waterfalls": [waterfall_of(receipt) for _, receipt in known]})
+
+
+def _keeping(request: Request) -> IngressServices:
+    """Raises NotFound if no receipts are kept."""
     services = services_of(request)
     if services.config.keep_receipts == 0:
         raise NotFound("receipts are not kept here: ingress.keep_receipts is 0", None, "unknown_url")
-    found = services.receipts.last(_number(request), request.query_params.get("http_request"))
-    shown = [{**_named(receipt), "result": receipt.result} for receipt in found]
-    return Response(msgspec.json.encode({"receipts": shown}), media_type="application/json")
+    return services
+
+
+def _shown(receipt: RouteReceipt) -> dict[str, Any]:
+    return {**_named(receipt), "result": receipt.result}
+
+
+def _json(body: object) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")
 
 
 def _number(request: Request) -> int:

@@ -83,6 +83,11 @@ class RedisClient:
                 retry=Retry(NoBackoff(), 0),
             )
 
+    @property
+    def is_there(self) -> bool:
+        """Whether Redis is known and has answered the last call."""
+        return self._redis is not None and not self._is_away
+
     async def close(self) -> None:
         if self._working is not None:
             await asyncio.wait([self._working])

@@ -17,7 +17,7 @@ import msgspec
 
 from cluster.messages.ids import SloClass
 from cluster.messages.kv_events import KEY_BYTES
-from cluster.simulation.traffic.workload import BLOCK_TOKENS, Arrival
+from cluster.simulation.traffic.workload import BLOCK_TOKENS, Arrival, PromptPiece, Speaker
 
 CYCLE = 48
 """Number of bursts whose sizes, lengths and pauses together are an even sample of their distributions. Without this
@@ -59,13 +59,14 @@ class Renewal(msgspec.Struct, frozen=True):
     """Arrivals with independent gaps from a Gamma distribution."""
 
     cv: float = 1.0
-    """Coefficient of variation: the standard deviation of the gaps over their mean. 1 is a Poisson process."""
+    """Coefficient of variation: the standard deviation of the gaps over their mean. 1 is a Poisson process, and 0 has
+    equal gaps.
+    """
 
     def times(self, rng: random.Random) -> Iterator[float]:
-        shape = 1 / self.cv**2
         now = 0.0
         while True:
-            now += rng.gammavariate(shape, 1 / shape)
+            now += rng.gammavariate(1 / self.cv**2, self.cv**2) if self.cv else 1.0
             yield now
 
 
@@ -188,18 +189,24 @@ def _take_turn(turns: list[tuple[float, int, "_Session"]], rng: random.Random) -
 class _Session:
     """One conversation of a stream, up to its next prompt."""
 
-    __slots__ = ("_hashes", "_name", "_num_output", "_num_prompt", "_turns_left", "stream")
+    __slots__ = ("_hashes", "_name", "_num_output", "_num_prompt", "_pieces", "_turns_left", "stream")
 
     def __init__(self, stream: Stream, number: int, rng: random.Random) -> None:
         self.stream = stream
         self._name = f"session {number}"
-        self._num_prompt = stream.system_tokens + max(1, round(stream.prompts.draw(rng)))
+        num_first = max(1, round(stream.prompts.draw(rng)))
+        self._num_prompt = stream.system_tokens + num_first
         self._num_output = max(1, round(stream.outputs.draw(rng)))
         self._turns_left = round(stream.further_turns.draw(rng)) if stream.further_turns else 0
         self._hashes: list[bytes] = []
+        self._pieces: list[PromptPiece] = []
+        system = self._name
         if stream.num_system_prompts:
             system = f"system prompt {stream.tenant} {rng.randrange(stream.num_system_prompts)}"
             self._hashes = [_hash(system, block) for block in range(stream.system_tokens // BLOCK_TOKENS)]
+        if stream.system_tokens:
+            self._pieces.append(PromptPiece(Speaker.SYSTEM, system, stream.system_tokens))
+        self._say(Speaker.USER, num_first)
 
     def request(self, now: float) -> Arrival:
         num_blocks = self._num_prompt // BLOCK_TOKENS
@@ -211,20 +218,28 @@ class _Session:
             block_hashes=self._hashes[:num_blocks],
             tenant=self.stream.tenant,
             slo_class=self.stream.slo_class,
+            session=self._name if self.stream.further_turns else "",
+            pieces=tuple(self._pieces),
         )
 
     def goes_on(self, rng: random.Random) -> bool:
         if not self._turns_left or self.stream.new_tokens is None:
             return False
         self._turns_left -= 1
-        self._num_prompt += self._num_output + max(1, round(self.stream.new_tokens.draw(rng)))
+        num_new = max(1, round(self.stream.new_tokens.draw(rng)))
+        self._num_prompt += self._num_output + num_new
+        self._say(Speaker.ASSISTANT, self._num_output)
+        self._say(Speaker.USER, num_new)
         self._num_output = max(1, round(self.stream.outputs.draw(rng)))
         return self._num_prompt <= self.stream.max_prompt
+
+    def _say(self, speaker: Speaker, num_tokens: int) -> None:
+        self._pieces.append(PromptPiece(speaker, f"{self._name}, {len(self._pieces)}", num_tokens))
 
 
 def _resized(row: Arrival, length: tuple[int, int]) -> Arrival:
     num_prompt, num_output = length
-    return msgspec.structs.replace(row, num_prompt=num_prompt, num_output=num_output, block_hashes=[])
+    return msgspec.structs.replace(row, num_prompt=num_prompt, num_output=num_output, block_hashes=[], pieces=())
 
 
 def _hash(name: str, block: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The named mixes of `baton simulate --mix`. Where a mix imitates a trace, its test
+"""The named mixes of `baton simulate --mix` and `baton load --mix`. Where a mix imitates a trace, its test
 (tests/unit/cluster/simulation/traffic/test_mixes.py) has the figures of the trace.
 """
 
@@ -15,6 +15,25 @@ CHAT = Stream(
     new_tokens=log_normal(60, 300, 4_000),
     num_system_prompts=4,
     system_tokens=1_100,
+)
+TOOLS = Stream(
+    prompts=log_normal(150, 600, 4_000),
+    outputs=log_normal(45, 140, 600),
+    further_turns=Spread(((0, 1), (0.5, 2), (0.9, 6), (1, 12))),
+    think_s=log_normal(1.5, 6, 60),
+    new_tokens=log_normal(180, 900, 6_000),
+    num_system_prompts=3,
+    system_tokens=1_800,
+)
+AGENTS = Stream(
+    prompts=log_normal(600, 2_500, 12_000),
+    outputs=log_normal(130, 500, 2_000),
+    further_turns=Spread(((0, 3), (0.5, 12), (0.9, 30), (1, 60))),
+    think_s=log_normal(2, 10, 120),
+    new_tokens=log_normal(400, 2_500, 12_000),
+    max_prompt=120_000,
+    num_system_prompts=2,
+    system_tokens=4_200,
 )
 DOCUMENTS = Stream(
     share=27,
@@ -50,6 +69,16 @@ MIXES = MappingProxyType(
             streams=(Stream(prompts=log_normal(1_500, 6_000, 32_768), outputs=log_normal(180, 500, 2_000)),),
         ),
         "chat": Mix(what="conversations that grow behind four system prompts", rate_per_s=48.0, streams=(CHAT,)),
+        "tools": Mix(
+            what="short answers that call tools: each result comes back behind the same prefix within seconds",
+            rate_per_s=40.0,
+            streams=(TOOLS,),
+        ),
+        "agents": Mix(
+            what="agents whose prompts grow for dozens of steps, behind two long system prompts",
+            rate_per_s=8.0,
+            streams=(AGENTS,),
+        ),
         "code-bursts": Mix(
             what="short outputs in heavy bursts, as in Azure's code trace of 2023",
             rate_per_s=2.57,

@@ -5,6 +5,7 @@ prompts share a prefix as far as their hashes are equal.
 """
 
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from hashlib import blake2b
 from typing import Self
 
@@ -18,8 +19,24 @@ BLOCK_TOKENS = 512
 """Prompt tokens per block hash, as in the Mooncake traces. Another number would misread those traces."""
 
 
+class Speaker(StrEnum):
+    """Whose message a part of a prompt is, by OpenAI's names of the roles."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class PromptPiece(msgspec.Struct, frozen=True, gc=False):
+    """A part of a prompt. Two pieces with one name begin with the same tokens."""
+
+    speaker: Speaker
+    name: str
+    num_tokens: int
+
+
 class Arrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A request of a trace or a mix, without an SLO. SimRequest has the same fields and an SLO."""
+    """A request of a trace or a mix, without an SLO."""
 
     arrival_s: float
     num_prompt: int
@@ -27,6 +44,10 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     block_hashes: list[bytes] = []
     tenant: str = ""
     slo_class: SloClass = SloClass.STANDARD
+    session: str = ""
+    """Name of the conversation that the request is a turn of. Empty for a single request."""
+    pieces: tuple[PromptPiece, ...] = ()
+    """What the prompt consists of, where a mix knows it: finer than the hashes of blocks. Empty for rows of traces."""
 
     def moved(self, by_s: float, salt: int | None = None) -> Self:
         """The same request, `by_s` seconds later. With a salt, it shares blocks with requests of that salt only."""

@@ -33,7 +33,10 @@ class Server:
         if b"x-kind: long" in head:
             writer.write(b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbusy")
         else:
-            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
+                b"Connection: close\r\n\r\n"
+            )
             for event in EVENTS:
                 writer.write(b"%x\r\n%b\r\n" % (len(event), event))
                 await writer.drain()

@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from cluster.errors import ServingError, WorkerBusy, WorkerUnreachable
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
@@ -15,6 +16,7 @@ from decode import kv_puller as puller_module
 from decode.kv_puller import KVPuller
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease_terms import Promise, Refusal
+from kvtransfer.telemetry import Pull
 
 R = RequestId("r")
 REQUEST = GenerateRequest(request_id=R, prompt_token_ids=[5, 6, 7], sampling_params=b"")
@@ -47,6 +49,7 @@ class PullingEngine:
         self.num_stopped = 0
         self.reading_s = 0.0
         self.pulled_in_s: float | None = None
+        self.pull: Pull | None = None
         self.refusal: Exception | None = None
         self.renewal_error: Exception | None = None
 
@@ -71,8 +74,8 @@ class PullingEngine:
             raise self.renewal_error
         return dict.fromkeys(deadlines, self.reading_s)
 
-    def pull_seconds(self, request_id: RequestId) -> float | None:
-        return self.pulled_in_s
+    def pull_of(self, request_id: RequestId) -> Pull | None:
+        return self.pull if self.pulled_in_s is None else Pull(self.pulled_in_s)
 
     def finish(self, sources: PromptTokenSources | None = None) -> None:
         self.sinks.pop(R).put(TokenDelta(0, [9], FinishReason.STOP, prompt_sources=sources))
@@ -129,6 +132,35 @@ class Worker:
         return token
 
 
+def num_failures(reason: str) -> float:
+    """Handoffs of this process after which the prompt was computed, by why."""
+    return REGISTRY.get_sample_value("baton_transfer_failures_total", {"reason": reason}) or 0.0
+
+
+async def test_first_token_says_what_the_handoff_took_part_by_part() -> None:
+    worker = Worker()
+    now = asyncio.get_running_loop().time()
+    worker.buffer = TokenBuffer(1, received_at=now)
+    worker.engine.pull = Pull(0.5, now + 1.0, connect_s=0.2, post_s=0.1, transfer_s=0.3, num_bytes=6_000_000)
+    await worker.start()
+    worker.engine.finish(PromptTokenSources(0, 0, 3))
+    (delta,) = await worker.buffer.next()
+    promise, *pull = delta.stages or ()
+    assert (promise.name, promise.start_s < promise.end_s, promise.notes) == ("promise", True, {})
+    assert [stage.name for stage in pull] == ["pull_connect", "pull_post", "pull_transfer", "pull_notice"]
+    begins = [0.3, 0.5, 0.6, 0.9, 1.0]
+    assert [stage.start_s for stage in pull] + [pull[-1].end_s] == pytest.approx(begins)
+    assert pull[2].notes == {"bytes": 6_000_000, "gb_per_s": 0.02}
+
+
+async def test_first_token_says_that_a_promise_was_refused() -> None:
+    worker = Worker()
+    worker.lender.redeemed = Refusal("over")
+    await worker.start()
+    stages = worker.buffer.stages.take()
+    assert [(stage.name, stage.notes) for stage in stages] == [("promise", {"why": "refused"})]
+
+
 async def test_promised_blocks_are_pulled_until_the_promise_ends() -> None:
     worker = Worker()
     asked_at = asyncio.get_running_loop().time()
@@ -156,13 +188,14 @@ async def test_pull_that_failed_in_the_engine_is_given_back_and_its_link_doubted
     sources: PromptTokenSources, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    worker = Worker()
+    worker, before = Worker(), num_failures("read_failed")
     await worker.start()
     worker.engine.finish(sources)
     assert await worker.token() == 9
     assert (worker.lender.given_back, worker.suspects) == ([HANDOFF], ["p"])
     assert worker.puller.take_samples() == []
     assert "the pull from p failed" in caplog.text
+    assert num_failures("read_failed") == before + 1
 
 
 async def test_pull_that_was_only_late_says_nothing_of_its_link() -> None:
@@ -193,22 +226,23 @@ async def test_request_without_a_handoff_asks_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "suspects"),
+    ("answer", "suspects", "reason"),
     [
-        (Refusal("the handoff has been used"), []),
-        (WorkerUnreachable("worker p is gone", "p"), ["p"]),
-        (None, ["p"]),
+        (Refusal("the handoff has been used"), [], "refused"),
+        (WorkerUnreachable("worker p is gone", "p"), ["p"], "unreachable"),
+        (None, ["p"], "unreachable"),
     ],
     ids=["refused", "gone", "silent"],
 )
 async def test_nothing_is_pulled_without_a_promise(
-    answer: Refusal | WorkerUnreachable | None, suspects: list[Any], caplog: pytest.LogCaptureFixture
+    answer: Refusal | WorkerUnreachable | None, suspects: list[Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = Worker()
+    worker, before = Worker(), num_failures(reason)
     worker.lender.redeemed = answer
     await worker.start()
     assert (worker.engine.started, worker.suspects) == ([None], suspects)
     assert worker.lender.given_back == [HANDOFF] * len(suspects)
+    assert num_failures(reason) == before + 1
     assert "computed here" in caplog.text
 
 
@@ -227,13 +261,13 @@ SHORT = Promise(3 * INTERVAL_S)
 
 
 @pytest.mark.parametrize(
-    ("promised", "extended", "reading_s", "suspects"),
+    ("promised", "extended", "reading_s", "suspects", "reason"),
     [
-        (SHORT, None, 0.0, ["p"]),
-        (Promise(4.0), WorkerUnreachable("worker p is gone", "p"), 0.0, ["p"]),
-        (Promise(4.0), Promise(4.0), 5.1, ["p"]),
-        (Promise(4.0), Refusal("no"), 5.1, ["p"]),
-        (SHORT, Refusal("no"), 0.0, []),
+        (SHORT, None, 0.0, ["p"], "unreachable"),
+        (Promise(4.0), WorkerUnreachable("worker p is gone", "p"), 0.0, ["p"], "unreachable"),
+        (Promise(4.0), Promise(4.0), 5.1, ["p"], "too_slow"),
+        (Promise(4.0), Refusal("no"), 5.1, ["p"], "too_slow"),
+        (SHORT, Refusal("no"), 0.0, [], "promise_ended"),
     ],
     ids=["silent to the end", "gone", "the read hangs", "refused, and the read hangs", "refused to the end"],
 )
@@ -242,9 +276,10 @@ async def test_pull_that_does_not_come_is_given_up_and_the_prompt_computed(
     extended: WorkerUnreachable | Promise | Refusal | None,
     reading_s: float,
     suspects: list[Any],
+    reason: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    worker = Worker()
+    worker, before = Worker(), num_failures(reason)
     worker.lender.redeemed, worker.lender.extended, worker.engine.reading_s = promised, extended, reading_s
     await worker.start()
     await asyncio.wait_for(worker.engine.computing.wait(), 5)
@@ -254,6 +289,7 @@ async def test_pull_that_does_not_come_is_given_up_and_the_prompt_computed(
     assert await worker.token() == 9
     assert (worker.suspects, worker.lender.given_back) == (suspects, [HANDOFF])
     assert "computed here after all" in caplog.text
+    assert num_failures(reason) == before + 1
 
 
 @pytest.mark.parametrize(

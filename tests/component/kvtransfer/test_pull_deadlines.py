@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 
+from kvtransfer.checked_agent import CheckedAgent
 from kvtransfer.connector import DEADLINES_KEPT_S, HandoffStats, LeasingWorker
 from kvtransfer.handoff import PULL_DEADLINE
-from kvtransfer.telemetry import PULLS_KEY
+from kvtransfer.pull_times import PullTimes
+from kvtransfer.telemetry import PULLS_KEY, Pull
 
 
 class Worker(LeasingWorker):
@@ -22,7 +24,8 @@ class Worker(LeasingWorker):
         self._recving_metadata: dict[str, object] = {}
         self._recv_failures: set[str] = set()
         self._deadlines: dict[str, float] = {}
-        self._reading_since: dict[str, float] = {}
+        self._pulls = PullTimes()
+        self.nixl_wrapper = CheckedAgent(self)
         self._ready_requests: queue.Queue[Any] = queue.Queue()
         self._recving_transfers: dict[str, list[int]] = {}
         self.tp_rank = 0
@@ -115,6 +118,6 @@ def test_pulls_that_count_say_how_long_they_took(worker: Worker) -> None:
     step(worker, **{name: time.monotonic() + 60 for name in ("good", "in the cache")}, late=time.monotonic() + 0.01)
     time.sleep(0.02)  # noqa: TID251
     assert ended(worker, "good", "late", "in the cache") == {"late"}
-    ((request_id, seconds),) = worker.xfer_stats.data[PULLS_KEY]
-    assert (request_id, 0.02 <= seconds < 10) == ("good", True)
+    ((request_id, values),) = worker.xfer_stats.data[PULLS_KEY]
+    assert (request_id, 0.02 <= Pull(*values).seconds < 10) == ("good", True)
     assert not worker.xfer_stats.is_empty()

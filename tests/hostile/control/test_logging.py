@@ -2,8 +2,10 @@
 records, and of Baton's. Each test runs in a process of its own: logging belongs to the process.
 """
 
+import json
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -142,3 +144,25 @@ def _run(program: str, folder: str, **environment: str) -> subprocess.CompletedP
     )
     assert ended.returncode == 0, ended.stderr
     return ended
+
+
+def test_json_lines_are_one_object_each_whatever_the_text(tmp_path: Path) -> None:
+    program = f"""
+import logging{BATON}
+set_up_logging([Id()], replica="ingress-1")
+text = "name\\r\\nforged\\x1b[2J\\x85\\u2028\\ud800"
+baton.warning("of %s", text)
+try:
+    raise ValueError(text)
+except ValueError:
+    baton.exception("it failed")
+"""
+    said = _run(program, str(tmp_path), BATON_LOG_FORMAT="json").stderr
+    assert said.isascii() and said.replace("\n", "").isprintable()
+    first, second = (json.loads(line) for line in said.splitlines())
+    assert first.keys() == {"time", "level", "logger", "message", "request_id", "replica"}
+    assert first["message"] == "of name\r\nforged\x1b[2J\x85\u2028\ud800"
+    assert (first["level"], first["logger"], first["request_id"]) == ("WARNING", "baton.tests", "req_1")
+    assert first["replica"] == "ingress-1"
+    assert datetime.fromisoformat(first["time"]).tzinfo is not None
+    assert "Traceback" in second["exception"] and second["level"] == "ERROR"

@@ -258,7 +258,7 @@ async def test_strangers_are_on_the_metrics_page_by_socket_and_reason() -> None:
         await say(listener, [MAGIC + bytes([VERSION + 1]) + bytes(64)])
     page = render([scrape("prefill", "x")]).decode()
     for reason in ("not_the_protocol", "other_version"):
-        assert f'baton_strangers_total{{deployment="prefill",reason="{reason}",replica="x",socket="channel"}}' in page
+        assert f'baton_strangers_total{{socket="channel",reason="{reason}",deployment="prefill",replica="x"}}' in page
 
 
 def test_flood_of_strangers_costs_one_line_of_the_log_in_a_while(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,10 +8,11 @@ import pytest
 from ray.serve.exceptions import RayServeException
 
 from api.server.cluster_handle import metrics_page_of
-from cluster.metrics.page import Family, MetricSample, Scrape
 from cluster.rpc.shared_answer import SharedAnswer
+from tests.unit.scrapes import a_scrape
 
 MAX_AGE_S = 0.05
+TOKENS = "baton_output_tokens_total"
 
 
 class Question:
@@ -91,7 +92,7 @@ class Deployment:
         self.deployment_name = name
         self._answers = answers
 
-    def broadcast(self, method: str) -> Broadcast:
+    def broadcast(self, method: str, *arguments: object) -> Broadcast:
         return Broadcast(self._answered())
 
     async def _answered(self) -> list[Any]:
@@ -100,20 +101,15 @@ class Deployment:
         return self._answers
 
 
-def a_scrape(deployment: str, replica: str) -> Scrape:
-    family = Family("baton_output_tokens", "Tokens.", "counter", [MetricSample("baton_output_tokens_total", {}, 1.0)])
-    return Scrape(deployment, replica, [family])
-
-
 @pytest.mark.parametrize("failure", [TimeoutError(), RayServeException("gone")])
 async def test_deployment_that_does_not_answer_does_not_vanish_silently(
     failure: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     page = await metrics_page_of(
         [
-            Deployment("Ingress", [a_scrape("ingress", "a")]),
+            Deployment("Ingress", [a_scrape("ingress", "a", TOKENS, 1.0)]),
             Deployment("PrefillWorker", failure),
-            Deployment("DecodeWorker", [a_scrape("decode", "b"), OSError("dead"), OSError("dead")]),
+            Deployment("DecodeWorker", [a_scrape("decode", "b", TOKENS, 1.0), OSError("dead"), OSError("dead")]),
         ]
     )
     missing = [line for line in page.decode().splitlines() if line.startswith("baton_scrape_missing{")]

@@ -1,4 +1,4 @@
-from kvtransfer.telemetry import PULLS_KEY, PullLog, Transfer, TransferLog
+from kvtransfer.telemetry import PULLS_KEY, Pull, PullLog, Transfer, TransferLog
 
 
 def nixl_stats(*transfers: tuple[int, float]) -> dict[str, list[float]]:
@@ -35,16 +35,16 @@ def test_log_forgets_what_nobody_can_still_want() -> None:
     assert len(log.since(0)) < 5000
 
 
-def test_seconds_of_a_pull_are_told_once() -> None:
+def test_pull_is_told_once() -> None:
     log = PullLog()
-    log.record({PULLS_KEY: [["a", 0.1], ["b", 0.2]]})
+    log.record({PULLS_KEY: [["a", [0.1]], ["b", [0.2]]]})
     log.record({})
-    assert (log.pop("b"), log.pop("b"), log.pop("a")) == (0.2, None, 0.1)
+    assert (log.pop("b"), log.pop("b"), log.pop("a")) == (Pull(0.2), None, Pull(0.1))
 
 
 def test_pulls_that_nobody_asks_for_are_forgotten() -> None:
     log = PullLog()
     for number in range(5000):
-        log.record({PULLS_KEY: [[str(number), 0.1]]})
+        log.record({PULLS_KEY: [[str(number), [0.1]]]})
     assert log.pop("0") is None
-    assert log.pop("4999") == 0.1
+    assert log.pop("4999") == Pull(0.1)

@@ -441,7 +441,7 @@ class RouterStateMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_negative(self) -> None:
-        for worker in self.state._workers.by_id.values():
+        for worker in self.state.workers.by_id.values():
             running = worker.running
             assert min(worker.kv_reserved, worker.inbound_prompt, running.num_unknown) >= 0
             assert (

@@ -3,6 +3,7 @@
 from typing import NamedTuple, Self
 
 from api.state.postgres.accounts.api_keys import ApiKeyStore
+from api.state.postgres.accounts.service_changes import ServiceChanges
 from api.state.postgres.accounts.tenant_accounts import ProjectStore, TenantAccounts
 from api.state.postgres.database import Database
 
@@ -11,7 +12,8 @@ class AccountStores(NamedTuple):
     tenants: TenantAccounts
     projects: ProjectStore
     keys: ApiKeyStore
+    service: ServiceChanges
 
     @classmethod
     def of(cls, database: Database) -> Self:
-        return cls(TenantAccounts(database), ProjectStore(database), ApiKeyStore(database))
+        return cls(TenantAccounts(database), ProjectStore(database), ApiKeyStore(database), ServiceChanges(database))

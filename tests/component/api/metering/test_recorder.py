@@ -14,6 +14,7 @@ import msgspec
 import psutil
 import psycopg
 import pytest
+from prometheus_client import REGISTRY
 
 from api.identity.caller import NO_KEY, Caller
 from api.metering import record_queue, recorder
@@ -32,6 +33,7 @@ from router.session.receipt import Terms
 from tests.architecture.sources import ROOT
 from tests.component.api.metering.ledger_rows import Ask
 from tests.component.app_with_postgres import without_syncs
+from tests.expected import present
 from tests.unit.factories import a_receipt, a_request
 from tests.unit.fake_ports import FakeObserver
 from tests.unit.usage_rows import TENANT, a_row, an_attempt, an_opening
@@ -74,6 +76,11 @@ async def writing(store: LedgerStore, folder: Path) -> AsyncIterator[UsageRecord
 
 def files(folder: Path) -> list[str]:
     return sorted(path.suffix for path in folder.iterdir())
+
+
+def lag_s() -> float:
+    """By how much the ledger is behind, as the metrics of this process say."""
+    return present(REGISTRY.get_sample_value("baton_ledger_lag_seconds"))
 
 
 def modes(folder: Path) -> set[int]:
@@ -141,8 +148,10 @@ async def test_nothing_is_lost_while_postgres_is_away(store: LedgerStore, folder
         made.closed([row])
     await until(lambda: away.num_tries > 2)
     assert made.num_waiting == 2500 and not made.is_full
+    assert 0.0 < lag_s() < SOON_S
     away.store = store
     assert await made.drained(SOON_S) == 0
+    assert lag_s() == 0.0
     assert rows_in_ledger(ask) == [row.id for row in rows]
     await made.close()
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import msgspec
 import psycopg
 import pytest
 
@@ -17,8 +18,10 @@ from api.routes.admin.requests import ACTOR, AS_HEADER
 from api.state.lifecycle import ChatState
 from api.state.postgres.ledger.entries import UsageRow
 from cluster.config.tenants.limits import LimitsConfig
+from cluster.errors import Conflict, NotFound, ServingError, StateUnavailable, WorkerUnreachable
+from cluster.messages.operations import ServiceStatus
 from tests.component.accounts import accounts_at
-from tests.component.app_with_fakes import OPERATOR, FakeFrontend, a_client, an_admin_app, an_app
+from tests.component.app_with_fakes import OPERATOR, FakeCluster, FakeFrontend, a_client, an_admin_app, an_app
 from tests.unit.fake_ports import FakeObserver
 from tests.unit.usage_rows import JUNE_MS, TENANT, a_row
 
@@ -441,3 +444,56 @@ async def test_while_postgres_was_never_reached_the_rest_of_the_port_answers() -
         for path in ("/admin/tenants", "/admin/usage?start_time=0"):
             answer = await client.get(path, headers=OPERATOR)
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+
+
+# ---- workers
+
+
+async def test_drain_of_a_worker_is_told_to_the_scheduler_and_logged(operator: Operator, state: ChatState) -> None:
+    drained = await operator.post("/admin/workers/d0", {"draining": True}, **{AS_HEADER: "ann"})
+    assert drained == {"id": "d0", "object": "worker", "draining": True, "changed": True}
+    again = await operator.post("/admin/workers/d0", {"draining": True})
+    assert again["changed"] is False
+    await operator.post("/admin/workers/d0", {"draining": False})
+    assert await operator.log() == [(ACTOR, "worker.undrain"), ("ann", "worker.drain")]
+    (_, done) = (await operator.get("/admin/changes"))["data"]
+    assert (done["object_id"], done["tenant_id"]) == ("d0", "*")
+    assert await state.administration(print).tenants() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (NotFound("no worker", "worker", "worker_not_found"), 404),
+        (Conflict("the last worker", "worker", "last_worker_of_pool"), 409),
+        (StateUnavailable("Ray is away", 2.0), 503),
+    ],
+)
+async def test_drain_that_the_scheduler_refuses_is_not_logged(
+    state: ChatState, error: ServingError, status: int
+) -> None:
+    async with a_client(an_admin_app(an_app(FakeFrontend(), FakeCluster(error=error), state=state))) as client:
+        operator = Operator(client)
+        refused = await operator.refused("POST", "/admin/workers/d0", {"draining": True})
+        assert refused == (status, error.code, str(error))
+        assert await operator.log() == []
+
+
+@pytest.mark.parametrize("body", [{}, {"draining": 1}, {"draining": True, "also": 1}, []])
+async def test_drain_needs_a_valid_body(operator: Operator, body: Any) -> None:
+    status, _, _ = await operator.refused("POST", "/admin/workers/d0", body)
+    assert status == 400
+
+
+async def test_drain_needs_the_admin_key(state: ChatState) -> None:
+    async with a_client(an_admin_app(an_app(FakeFrontend(), state=state))) as client:
+        assert (await client.post("/admin/workers/d0", json={"draining": True})).status_code == 401
+
+
+async def test_status_shows_the_service_also_without_a_scheduler(state: ChatState) -> None:
+    for error in (None, WorkerUnreachable("the Scheduler cannot be reached", "scheduler")):
+        cluster = FakeCluster(error=error)
+        async with a_client(an_admin_app(an_app(FakeFrontend(), cluster, state=state))) as client:
+            shown = msgspec.convert(await Operator(client).get("/baton/status"), ServiceStatus)
+        assert [worker.worker for one in shown.schedulers for worker in one.workers] == ([] if error else ["p0", "d0"])
+        assert [store.name for store in shown.stores] == ["PostgreSQL", "Redis", "Redis of limits"]

@@ -7,7 +7,8 @@ import pytest
 
 from api.server import cluster_handle
 from api.server.cell_views import CellViews
-from api.server.cluster_handle import ClusterHandle
+from api.server.cluster_handle import ClusterHandle, newest
+from api.server.kept_receipts import MOST_FOUND, KeptReceipt, KeptReceipts
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.worker_client import WorkerConnections
 from cluster.messages.ids import CellName
@@ -56,7 +57,7 @@ async def scheduling(client: Client) -> AsyncIterator[SchedulerFailover]:
 
 def a_handle(scheduling: SchedulerFailover, client: Client, max_age_s: float) -> ClusterHandle:
     views = CellViews("baton", {MAIN: client}, lambda: {MAIN: CellState.OPEN})
-    return ClusterHandle(scheduling.readiness, views, {MAIN: []}, max_age_s)
+    return ClusterHandle(scheduling.readiness, views, {MAIN: []}, max_age_s, "demo", KeptReceipts(9))
 
 
 @pytest.mark.parametrize(("max_age_s", "num_asked"), [(60.0, 1), (0.0, 3)])
@@ -82,3 +83,10 @@ async def test_those_who_ask_for_the_queue_at_once_share_one_answer(
     cluster = a_handle(scheduling, client, 0.0)
     await asyncio.gather(*[cluster.queue() for _ in range(100)])
     assert client.num_queues == 1
+
+
+def test_receipts_of_all_replicas_are_found_once_and_the_newest_first() -> None:
+    first, second, third = (KeptReceipt(float(at), f"r{at}", "req", b"") for at in (1, 2, 3))
+    found = newest([second], [[third, first], TimeoutError("a replica hangs"), [second]])
+    assert [kept.request_id for kept in found] == ["r3", "r2", "r1"]
+    assert len(newest([KeptReceipt(float(at), "r", "req", b"") for at in range(99)], [])) == MOST_FOUND

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.edge.capacity import Capacity
 from api.edge.edge import Edge
-from api.server.event_stream import EventStream
+from api.server.event_stream import CountedStream, EventStream
 from cluster.config.ingress import IngressConfig
 from cluster.errors import ContentFiltered, Overloaded, ServingError
 from cluster.simulation.clock import VirtualLoop
@@ -259,3 +259,24 @@ async def test_bug_in_the_generator_is_not_swallowed() -> None:
     client = Client()
     with pytest.raises(RuntimeError, match="bug"):
         await EventStream(broken(), error_in, dict, 60.0)({"type": "http"}, client.receive, client.send)
+
+
+async def test_counted_stream_gives_its_place_back_when_its_client_leaves() -> None:
+    capacity, sent = Capacity(1), asyncio.Event()
+    units, frames = capacity.acquire(), Frames(TEXT, 1000.0)
+    assert units is not None
+    stream = CountedStream(units, frames(), error_in=error_in, headers_of_status=dict, keep_alive_s=1000.0)
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            sent.set()
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request"}
+
+    answering = asyncio.create_task(stream({"type": "http"}, receive, send))
+    await sent.wait()
+    assert capacity.num_held == 1
+    answering.cancel()
+    await asyncio.wait([answering])
+    assert (capacity.num_held, frames.is_closed) == (0, True)

@@ -355,8 +355,25 @@ async def test_service_that_does_not_exist_is_refused(options: dict[str, Any], p
 
 
 async def test_receipts_are_not_shown_unless_they_are_kept() -> None:
-    response = await asked_by_operator("GET", "/baton/receipts")
-    assert (response.status_code, error_of(response)["code"]) == (404, "unknown_url")
+    for path in ("/baton/receipts", "/baton/receipts/r"):
+        response = await asked_by_operator("GET", path, keep_receipts=0)
+        assert (response.status_code, error_of(response)["code"]) == (404, "unknown_url")
+
+
+@pytest.mark.parametrize("name", ["r1", "req%2F1"])
+async def test_receipt_is_found_by_either_id_whichever_replica_has_it(name: str) -> None:
+    cluster = FakeCluster()
+    cluster.kept.add(a_receipt("r1", http_request="req/1"))
+    response = await asked_by_operator("GET", f"/baton/receipts/{name}", cluster)
+    (receipt,), (waterfall,) = response.json()["receipts"], response.json()["waterfalls"]
+    assert (receipt["request_id"], receipt["result"], receipt["closed_at"] > 1e9) == ("r1", "good", True)
+    assert (waterfall["request_id"], waterfall["ttft_ms"], waterfall["rows"]) == ("r1", 500.0, [])
+
+
+@pytest.mark.parametrize("name", ["unknown", "a" * 5000, "%00%0a"])
+async def test_receipt_that_is_not_kept_is_not_found(name: str) -> None:
+    response = await asked_by_operator("GET", f"/baton/receipts/{name}")
+    assert (response.status_code, error_of(response)["code"]) == (404, "receipt_not_found")
 
 
 async def test_last_receipts_are_shown_newest_first_with_the_names_of_all_fields() -> None:

@@ -25,6 +25,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
+        do_POST = do_GET  # noqa: N815
+
         def log_message(self, format: str, *args: object) -> None:
             pass
 

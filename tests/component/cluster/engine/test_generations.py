@@ -5,7 +5,7 @@ from cluster.messages.ids import RequestId, WorkerId
 from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer import verify
 from kvtransfer.handoff import PULL_DEADLINE, KVHandoff
-from kvtransfer.telemetry import PULLS_KEY, PullLog
+from kvtransfer.telemetry import PULLS_KEY, Pull, PullLog
 from tests.component.cluster.engine.fake_runner import PARAMS, R, Runner, a_request
 
 
@@ -29,7 +29,7 @@ async def test_pull_reads_for_as_long_as_its_slowest_rank() -> None:
 
 def test_seconds_of_a_pull_are_given_once() -> None:
     pulls = PullLog()
-    pulls.record({PULLS_KEY: [["r-internal", 0.3]]})
+    pulls.record({PULLS_KEY: [["r-internal", [0.3]]]})
     generations = EngineGenerations(Runner(), pulls)
-    assert [generations.pull_seconds(R), generations.pull_seconds(R)] == [0.3, None]
-    assert generations.pull_seconds(RequestId("gone")) is None
+    assert [generations.pull_of(R), generations.pull_of(R)] == [Pull(0.3), None]
+    assert generations.pull_of(RequestId("gone")) is None

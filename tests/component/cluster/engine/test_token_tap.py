@@ -4,21 +4,25 @@ from functools import partial
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vllm.sampling_params import RequestOutputKind, SamplingParams
-from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine import FinishReason as EngineFinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
+from cluster.engine.statistics.engine_metrics import PIPED_STEPS
 from cluster.engine.token_tap import ITL_STEPS, RunningRequest, TapHooks, TokenTap
+from cluster.engine_core.prompt_steps import STEPS_HEADER, PromptStep
 from cluster.engine_core.token_pipe import PipedOutput, PipedStep
 from cluster.errors import ConstraintFailed, ErrorMessage, InvalidRequest, Overloaded, WorkerFailed
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta
 from cluster.messages.ids import WorkerId
 from cluster.rpc.connection import ConnectionLost
+from cluster.step_stream.stage_log import StageLog
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff
 
 NUM_TOKENS = 100
@@ -31,6 +35,7 @@ class Sink:
     def __init__(self) -> None:
         self.deltas: list[TokenDelta] = []
         self.error: BaseException | None = None
+        self.stages = StageLog(0.0)
 
     def put(self, delta: TokenDelta) -> None:
         self.deltas.append(delta)
@@ -81,6 +86,7 @@ class Tapped:
         self.num_generated = 0
         self.finished: list[int] = []
         self.num_observed = 0
+        self.piped_steps: list[int] = []
 
     def add(
         self, name: str, kv_transfer_params: dict[str, object] | None = None, sink: Sink | None = None, **sampling: Any
@@ -111,6 +117,7 @@ class Tapped:
         stats = IterationStats()
         self.tap.process_outputs(list(outputs), float(self.num_steps), stats)
         self.num_generated += stats.num_generation_tokens
+        self.piped_steps = getattr(stats, PIPED_STEPS)
         self.num_observed += len(stats.inter_token_latencies_iter)
         self.finished += [request.num_generation_tokens for request in stats.finished_requests]
 
@@ -168,6 +175,23 @@ def test_every_token_reaches_its_sink_and_is_counted_once(is_copy_first: bool) -
     assert tapped.tap.num_running == 0
 
 
+def test_first_delta_says_what_the_engine_did_until_then_and_the_last_one_how_many_steps_followed() -> None:
+    tapped = Tapped()
+    sink, _ = tapped.add("a")
+    step = PromptStep(2.0, 3.0, 100, 4, 110)
+    first_output = first("a")
+    first_output.trace_headers = {STEPS_HEADER: str(msgspec.json.encode([step]), "ascii")}
+    first_output.events = [EngineCoreEvent(EngineCoreEventType.QUEUED, 0.5)]
+    tapped.step(first_output)
+    for token in range(1, 6):
+        tapped.pipe(piped("a", token, LAST if token == 5 else None))
+    stages = sink.deltas[0].stages or ()
+    assert [(stage.name, stage.start_s) for stage in stages] == [("receive", 0.0), ("prefill", 2.0), ("output", 3.0)]
+    assert stages[1].notes == {"tokens": 100, "batch_requests": 4, "batch_tokens": 110}
+    assert [delta.stages for delta in sink.deltas[1:]] == [None] * 5
+    assert [delta.num_steps for delta in sink.deltas] == [0, 0, 0, 0, 0, 5]
+
+
 @given(num_tokens=st.integers(2, 12), order=st.randoms(use_true_random=False))
 def test_tokens_stay_in_order_however_the_two_ways_overtake_each_other(num_tokens: int, order: Random) -> None:
     tapped = Tapped()
@@ -181,6 +205,21 @@ def test_tokens_stay_in_order_however_the_two_ways_overtake_each_other(num_token
     assert sink.token_ids == list(range(num_tokens))
     assert [delta.finish_reason for delta in sink.deltas] == [None] * (num_tokens - 1) + [FinishReason.LENGTH]
     assert tapped.tap.num_running == 0
+
+
+def test_statistics_say_how_many_tokens_each_step_in_the_pipe_had() -> None:
+    tapped = Tapped()
+    for name in ("a", "b"):
+        tapped.add(name)
+        tapped.step(first(name))
+    assert tapped.piped_steps == []
+    tapped.pipe(piped("a", 1), piped("b", 1))
+    tapped.pipe(piped("a", 2))
+    tapped.pipe(piped("unknown", 2))
+    tapped.step(copy("a", finish_reason=LAST))
+    assert tapped.piped_steps == [2, 1]
+    tapped.step(copy("b", finish_reason=LAST))
+    assert tapped.piped_steps == []
 
 
 def test_tokens_that_overtake_the_first_one_in_the_pipe_wait_for_it() -> None:

@@ -3,9 +3,13 @@
 from typing import Any
 
 import pytest
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import FinishReason
+from vllm.v1.metrics.perf import PerfStats
 from vllm.v1.request import RequestStatus
 
+from cluster.engine_core.prompt_steps import steps_in
+from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_core.token_pipe import PipedOutput, PipedStep
 from cluster.engine_scheduler import piping_scheduler
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
@@ -93,6 +97,27 @@ def test_statistics_go_with_the_step_that_changes_the_number_of_requests() -> No
     assert running == [1, 2, 1]
 
 
+def test_estimated_work_of_steps_without_statistics_comes_with_the_next_ones() -> None:
+    engine, _ = an_engine()
+    engine.scheduler.perf_metrics = StepsOfOneFlop()
+    engine.add("a", PROMPT, num_output=ANSWER, **PLAIN)
+    engine.until_done()
+    told = [answer.scheduler_stats.perf_stats for answer in engine.answers if answer.scheduler_stats]
+    assert 2 <= len(told) < len(engine.steps) / 2, "an estimate alone is no reason for statistics"
+    totals = [(each.num_flops_per_gpu, each.num_read_bytes_per_gpu, each.num_write_bytes_per_gpu) for each in told]
+    assert [sum(column) for column in zip(*totals, strict=True)] == [each * len(engine.steps) for each in (1, 2, 3)]
+
+
+class StepsOfOneFlop:
+    """In place of vLLM's ModelMetrics."""
+
+    def is_enabled(self) -> bool:
+        return True
+
+    def get_step_perf_stats_per_gpu(self, step: SchedulerOutput) -> PerfStats:
+        return PerfStats(1, 2, 3)
+
+
 def test_aborted_requests_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(piping_scheduler, "LEAST_FORGOTTEN", 4)
     engine, _ = an_engine()
@@ -102,3 +127,20 @@ def test_aborted_requests_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None
         engine.scheduler.finish_requests(f"{number}", RequestStatus.FINISHED_ABORTED)
         engine.step() if engine.scheduler.has_requests() else None
     assert len(engine.scheduler._piped) <= 4 + 2
+
+
+@KINDS
+def test_first_output_says_in_which_steps_its_prompt_was_computed(kind: Any) -> None:
+    engine, _ = an_engine(kind)
+    engine.scheduler.steps = StepSampler()
+    engine.add("short", PROMPT, num_output=ANSWER, **PLAIN)
+    engine.add("long", 2000, num_output=3, **PLAIN)
+    engine.until_done()
+    outputs = [output for answer in engine.answers for output in answer.outputs]
+    told = {output.request_id: steps_in(output.trace_headers) for output in outputs if output.trace_headers}
+    assert [step.num_tokens for step in told["short"]] == [PROMPT]
+    assert [step.num_tokens for step in told["long"]] == [
+        step["long"] for step in engine.steps if step.get("long", 0) > 1
+    ]
+    assert sum(step.num_tokens for step in told["long"]) == 2000
+    assert sum(bool(output.trace_headers) for output in outputs) == 2

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
+from prometheus_client import REGISTRY
 
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.config.pools import PoolConfig
@@ -165,6 +166,19 @@ async def test_engine_has_all_hooks_when_the_worker_is_made() -> None:
     made.engine.hooks.on_step()
     made.engine.hooks.on_ended_leases(ENDED)
     assert (made.num_steps, made.ended) == (1, ENDED)
+
+
+async def test_steps_that_were_sampled_are_observed_once(made: Made) -> None:
+    def number() -> float:
+        return REGISTRY.get_sample_value("baton_engine_step_tokens_count", {"pool": "decode"}) or 0.0
+
+    await made.report()
+    before, reported = number(), 0
+    while number() < before + 3:
+        await made.report()
+        reported += 1
+    assert reported <= number() - before <= reported + made.scheduler.reports.qsize() + 1
+    assert REGISTRY.get_sample_value("baton_engine_step_seconds_sum", {"pool": "decode", "step": "decode"})
 
 
 async def test_reports_carry_what_the_engine_and_the_pool_know(made: Made) -> None:

@@ -1,10 +1,14 @@
 from api.metering.differences import EngineCount
-from api.metering.engine_counts import GENERATED, STARTED, UNCLAIMED, UNREAD, engine_counts
-from cluster.metrics.page import Family, MetricSample, Scrape
+from api.metering.engine_counts import GENERATED, PROBED, STARTED, UNCLAIMED, UNREAD, engine_counts
+from cluster.metrics.page import Scrape
+from tests.unit.scrapes import a_family
 
 
 def scrape(deployment: str, replica: str, *samples: tuple[str, dict[str, str], float]) -> Scrape:
-    families = [Family(name, "", "", [MetricSample(name, labels, value)]) for name, labels, value in samples]
+    families = [
+        a_family(name, (labels, value), kind="counter" if name.endswith("_total") else "gauge")
+        for name, labels, value in samples
+    ]
     return Scrape(deployment, replica, families)
 
 
@@ -28,3 +32,16 @@ def test_tokens_that_no_session_has_are_summed_over_all_processes() -> None:
 def test_engines_of_one_worker_are_one() -> None:
     two = scrape("decode", "d0", (GENERATED, {"engine": "0"}, 1.0), (GENERATED, {"engine": "1"}, 2.0))
     assert engine_counts([two]) == [EngineCount("d0", 3, 0.0)]
+
+
+def test_answers_to_probes_are_no_usage_and_their_prompts_are_not_generated() -> None:
+    scrapes = [
+        scrape("decode", "d0", (GENERATED, {"engine": "0"}, 40.0)),
+        scrape(
+            "ingress",
+            "i0",
+            (PROBED, {"worker": "d0", "part": "answer"}, 32.0),
+            (PROBED, {"worker": "d0", "part": "prompt"}, 80.0),
+        ),
+    ]
+    assert engine_counts(scrapes) == [EngineCount("d0", 40, 0.0, unread=32)]

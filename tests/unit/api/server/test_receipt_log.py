@@ -6,8 +6,9 @@ from prometheus_client import REGISTRY
 from api.server.receipt_log import ReceiptLog
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, SloClass, WorkerId
-from cluster.messages.placement import Placement, Prediction, Slo
-from router.session.receipt import RouteReceipt
+from cluster.messages.placement import Placement, Prediction, Rejection, Slo
+from cluster.metrics.buckets import GAP_BUCKETS_S
+from router.session.receipt import RouteReceipt, TokenGaps
 from tests.unit.factories import a_receipt
 
 PREDICTED = Prediction(Path.DECODE, None, WorkerId("d0"), 0.5, 0.02, 0.1, 0.0, 0.2, 0.3)
@@ -66,12 +67,59 @@ def test_prompt_tokens_are_counted_per_request_by_role_and_source() -> None:
     assert counted(name, receipt, role="decode", source="pulled") == 9
 
 
+def test_times_are_observed_by_path_and_class() -> None:
+    counts = (1, 0, 4, *[0] * (len(GAP_BUCKETS_S) - 2))
+    receipt = a_receipt(
+        placement=PLACED, slo_class=SloClass.BATCH, gaps=TokenGaps(counts, 0.05), queued_s=0.2, duration_s=1.5
+    )
+    of_both = {"path": "D", "slo_class": "batch"}
+    assert counted("baton_time_to_first_token_seconds_count", receipt, **of_both) == 1
+    assert counted("baton_request_time_per_output_token_seconds_count", receipt, **of_both) == 1
+    assert counted("baton_inter_token_latency_seconds_count", receipt, **of_both) == 5
+    assert counted("baton_inter_token_latency_seconds_bucket", receipt, le="0.005", **of_both) == 1
+    assert counted("baton_inter_token_latency_seconds_sum", receipt, **of_both) == pytest.approx(0.05)
+    assert counted("baton_request_seconds_sum", receipt, **of_both) == 1.5
+    assert counted("baton_request_queue_seconds_sum", receipt, slo_class="batch") == pytest.approx(0.2)
+    assert counted("baton_requests_total", receipt, outcome="finished", **of_both) == 1
+
+
+def test_request_that_was_refused_has_no_time_to_its_end() -> None:
+    receipt = a_receipt(outcome=Outcome.REJECTED, duration_s=1.5)
+    assert counted("baton_request_seconds_count", receipt, path="none", slo_class="standard") == 0
+
+
+def a_rejection(**fields: Any) -> Rejection:
+    return Rejection(retry_after_s=1.0, why="a test wants it", **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"outcome": Outcome.REJECTED, "rejection": a_rejection(is_overload=True)}, "overload"),
+        ({"outcome": Outcome.REJECTED, "rejection": a_rejection()}, "no_worker"),
+        ({"outcome": Outcome.FAILED, "rejection": a_rejection(is_quarantined=True)}, "quarantined"),
+        ({"outcome": Outcome.REJECTED, "placement": PLACED}, "no_token"),
+        ({"outcome": Outcome.FAILED, "rejection": a_rejection()}, None),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_refusals_are_counted_by_class_and_reason(fields: dict[str, Any], reason: str | None) -> None:
+    before = _total("baton_rejections_total")
+    receipt = a_receipt(slo_class=SloClass.INTERACTIVE, **fields)
+    if reason is not None:
+        assert counted("baton_rejections_total", receipt, slo_class="interactive", reason=reason) == 1
+    else:
+        ReceiptLog(0).closed(receipt)
+    assert _total("baton_rejections_total") == before + (reason is not None)
+
+
 def test_last_receipts_are_kept() -> None:
     receipts = ReceiptLog(2)
     for number in range(3):
         receipts.closed(a_receipt(f"r{number}"))
-    assert [receipt.request_id for receipt in receipts.last(5)] == ["r2", "r1"]
-    assert receipts.last(0) == []
+    assert [receipt.request_id for receipt in receipts.kept.last(5)] == ["r2", "r1"]
+    assert receipts.kept.last(0) == []
 
 
 def _total(name: str) -> float:

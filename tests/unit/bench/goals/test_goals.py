@@ -16,6 +16,7 @@ from bench.goals import (
     goodput_real,
     handoff,
     limits_cost,
+    metrics_cost,
     overhead,
     placement,
     request_cost,
@@ -149,6 +150,14 @@ def test_goodput_of_no_other_system_shows_nothing() -> None:
 @pytest.mark.parametrize(("place_s", "number"), [(2e-4, 0), (6e-4, 1)])
 def test_request_cost(place_s: float, number: int) -> None:
     assert len(request_cost.missed({"render": 5e-4, "place": place_s})) == number
+
+
+@pytest.mark.parametrize(
+    ("share", "joined_s", "num_bytes", "number"),
+    [(0.05, 1.0, 76_000_000, 0), (0.3, 1.0, 76_000_000, 1), (0.3, 9.0, 2**30, 3)],
+)
+def test_metrics_cost(share: float, joined_s: float, num_bytes: int, number: int) -> None:
+    assert len(metrics_cost.missed(share, joined_s, num_bytes)) == number
 
 
 @pytest.mark.parametrize(("cpu", "latency", "number"), [(1.05, 1.0, 0), (1.05, 3.0, 0), (1.3, 1.0, 1)])

@@ -469,7 +469,7 @@ class OutboxMachine(RuleBasedStateMachine):
         self.state.validate()
 
     def charges(self) -> set[RequestId]:
-        return {request_id for worker in self.state._workers.by_id.values() for request_id in worker.charges}
+        return {request_id for worker in self.state.workers.by_id.values() for request_id in worker.charges}
 
 
 TestOutbox = OutboxMachine.TestCase

@@ -29,6 +29,15 @@ def test_model_is_all_that_must_be_said() -> None:
     assert (config.model_name, config.prefill, config.decode) == ("model", PoolConfig(), PoolConfig())
 
 
+def test_section_metrics_says_what_engines_measure_unless_the_pool_does() -> None:
+    default = a_config()
+    assert default.pool(default.decode).engine["kv_cache_metrics"] is True
+    assert default.pool(default.decode).engine["enable_mfu_metrics"] is False
+    config = a_config(metrics={"engine_mfu": True}, decode={"engine": {"kv_cache_metrics": False}})
+    assert config.pool(config.prefill).engine["enable_mfu_metrics"] is True
+    assert config.pool(config.decode).engine["kv_cache_metrics"] is False
+
+
 @pytest.mark.parametrize("file", SERVE_CONFIGS, ids=lambda file: file.name)
 def test_serve_config_of_the_repository_is_valid(file: Path) -> None:
     for application in yaml.safe_load(file.read_text())["applications"]:
@@ -134,6 +143,8 @@ def test_pool_has_the_shared_engine_arguments_under_its_own() -> None:
         "dtype": "bfloat16",
         "max_num_seqs": 64,
         "prefix_caching_hash_algo": "sha256",
+        "enable_mfu_metrics": False,
+        "kv_cache_metrics": True,
     }
 
 

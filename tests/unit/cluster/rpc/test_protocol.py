@@ -11,7 +11,8 @@ from cluster.messages.generation import FinishReason, PromptTokenSources, TokenD
 from cluster.messages.ids import IngressId, Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from cluster.messages.kv_format import KvFormat
-from cluster.messages.placement import HandoffTerms, Placement, Prediction, Rejection, Slo
+from cluster.messages.placement import HandoffTerms, Pinned, Placement, Prediction, Rejection, Slo
+from cluster.messages.quality import WorkerQuarantine
 from cluster.messages.reports import (
     DeltaReply,
     EngineShape,
@@ -37,6 +38,7 @@ from cluster.messages.scheduler_events import (
     WorkerLeft,
     WorkerLost,
 )
+from cluster.messages.timeline import TimelineStage
 from cluster.messages.transport import EngineVariable, Transport, WorkerTransport
 from cluster.messages.views import ClusterView, QueuedRequest, RosterChange, RosterEntry
 from cluster.rpc import protocol
@@ -98,10 +100,15 @@ DELTAS = [
     a_delta(1, 2),
     TokenDelta(3, [], FinishReason.STOP, "</s>", PromptTokenSources(1, 2, 3), (b"\x00", b"")),
     TokenDelta(0, [7], FinishReason.LENGTH, 42, top_logprobs=[TokenLogprob(7, -0.5)]),
+    TokenDelta(0, [7], stages=(TimelineStage("pull_transfer", 0.1, 0.2, notes={"bytes": 5, "why": "cold"}),)),
 ]
 
 ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
-    protocol.PLACE: [a_placement_request(excluded=ids("p0 d0"), path=Path.PREFILL_DECODE, block_hashes=[b"\xff" * 8])],
+    protocol.PLACE: [
+        a_placement_request(excluded=ids("p0 d0"), path=Path.PREFILL_DECODE, block_hashes=[b"\xff" * 8]),
+        a_placement_request(path=Path.DECODE, pinned=Pinned(None, D0)),
+    ],
+    protocol.QUARANTINE: [WorkerQuarantine({D0: "3 of 4 answers differ"})],
     protocol.OPEN_REQUESTS: [OpenRequests(IngressId("i"), 2, [R])],
     protocol.EVENTS: [Events(7, EVENTS)],
     protocol.HEARD: [7],
@@ -165,7 +172,12 @@ RESULTS: dict[Method[Any, Any], list[Any]] = {
             ),
         )
     ],
-    protocol.PREFILL: [a_prefill_result(), PrefillResult(handoff=None, first=DELTAS[2]), None],
+    protocol.PREFILL: [
+        a_prefill_result(),
+        PrefillResult(handoff=None, first=DELTAS[2]),
+        PrefillResult(handoff=None, first=DELTAS[3]),
+        None,
+    ],
     protocol.REDEEM: [Promise(3.5), Refusal("the lease has expired")],
     protocol.EXTEND: [Promise(3.5), Refusal("the lease has expired")],
 }

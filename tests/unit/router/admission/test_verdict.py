@@ -31,7 +31,7 @@ INTERACTIVE, STANDARD, BATCH = SloClass.INTERACTIVE, SloClass.STANDARD, SloClass
 def a_busy_cluster(seconds: float = 20.0) -> RouterState:
     """One worker of each pool, with prompts queued for so long, which no later prompt overtakes."""
     state, number = a_cluster(1, 1, is_plain=True), 0
-    while min(w.prompts.seconds(0.0) for w in state._workers.by_id.values()) < seconds:
+    while min(w.prompts.seconds(0.0) for w in state.workers.by_id.values()) < seconds:
         for path in (Path.PREFILL_DECODE, Path.DECODE):
             put(state, ask(f"queued{number} {path}", 32_000, path=path), 0.0)
         number += 1

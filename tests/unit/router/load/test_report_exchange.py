@@ -79,6 +79,7 @@ FULL_REPORT = WorkerReport(
     requests=[RequestId("r")],
     version=1,
     probing=WorkerId("p1"),
+    link_failures={WorkerId("p2"): "it took too long"},
 )
 """A report whose every field has another value than its default. Its version is the first that a worker sends."""
 FULL_REPLY = ReportReply(

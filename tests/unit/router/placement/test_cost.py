@@ -26,7 +26,7 @@ def priced(ttft_s: float, demand: Demand = [], usual_prompt_s: float = 0.5, prom
     lengths.add(100)
     others = Others([], 1, prompt_use, 1.0, demand, 0.0, 0.0, usual_prompt_s)
     request = PlacementInput(ask("r", 20_000), Slo(ttft_s, inf), {}, lengths, 0.0, others, 0.0)
-    (worker,) = state._workers.by_id.values()
+    (worker,) = state.workers.by_id.values()
     return alone(request, DecodePart(request, worker), state.models)
 
 

@@ -388,7 +388,7 @@ def test_several_sequences_of_a_request_teach_the_length_of_one() -> None:
 def test_running_request_that_may_generate_little_is_expected_to_end_soon() -> None:
     state = a_cluster(1, 1)
     decoding(state, "short", 2000, "d0", 1.0, max_output_tokens=4)
-    slack = state._workers.by_id[WorkerId("d0")].running.slack(1.1)
+    slack = state.workers.by_id[WorkerId("d0")].running.slack(1.1)
     assert slack.finish_s[0] < 0.2
 
 

@@ -30,7 +30,7 @@ def a_partly_linked_cluster(links: str, num_busy: int) -> RouterState:
 
 def next_link(state: RouterState, now: float) -> WorkerId:
     """To the prefill worker that the decode worker is to prove next."""
-    report = state._workers.by_id[D0].report
+    report = state.workers.by_id[D0].report
     state.handle(report, now)
     return present(state.reply_to(report, now).link).prefill
 

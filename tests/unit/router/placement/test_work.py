@@ -24,7 +24,7 @@ def test_priced_option_carries_the_work_that_its_placement_takes(
         put(state, ask(f"queued{number}", 2000, path=Path.PREFILL_DECODE), now)
         put(state, ask(f"queued{number} D", 2000, path=Path.DECODE), now)
     placement_input = state._placer.input_of(ask("r", num_prompt), {}, 0.0, [], now)
-    models, (prefill, decode) = state.models, state._workers.by_id.values()
+    models, (prefill, decode) = state.models, state.workers.by_id.values()
     part = DecodePart(placement_input, decode)
     pair = hand_over(placement_input, prefill_part(placement_input, prefill), part, models)
     stayed = alone(placement_input, part, models)
@@ -39,7 +39,7 @@ def test_priced_option_carries_the_work_that_its_placement_takes(
 def test_placement_charges_both_workers_of_a_pair() -> None:
     state, now = a_cluster(1, 1), 1.0
     put(state, ask("r", 4000, path=Path.PREFILL_DECODE), now)
-    prefill, decode = state._workers.by_id.values()
+    prefill, decode = state.workers.by_id.values()
     charge = state._charges.find(RequestId("r"))
     assert charge is not None
     assert prefill.prompts.seconds(now) == pytest.approx(charge.prefill_s)
@@ -64,7 +64,7 @@ def test_prompts_are_slow_beside_decodes_only_where_they_have_little_of_the_step
 ) -> None:
     state, report = RouterState(SLO), a_report("d0")
     state.handle(msgspec.structs.replace(report, shape=msgspec.structs.replace(report.shape, kind=kind)), 0.5)
-    (worker,) = state._workers.by_id.values()
+    (worker,) = state.workers.by_id.values()
     asked = state._placer.input_of(ask("r", 2000, tpot_s=tpot_s), {}, 0.0, [], 1.0)
     assert least < slowdown_beside_decodes(asked, worker) < most
 

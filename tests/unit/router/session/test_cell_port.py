@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.config.cells import CellsConfig
-from cluster.messages.ids import RequestId, WorkerId
-from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.ids import Path, RequestId, WorkerId
+from cluster.messages.placement import Pinned, Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import (
     EngineLostWith,
     FirstToken,
@@ -435,3 +435,14 @@ def test_what_is_told_of_a_request_reaches_the_cell_that_placed_it_and_no_other(
         run.validate()
 
     asyncio.run(obey())
+
+
+async def test_probe_is_asked_of_the_cell_of_its_worker() -> None:
+    stage = Stage("a", "b", "c", "d", "e")
+    pinned = Pinned(None, WorkerId("d-e"))
+    for name in "abcd":
+        stage[name].answer = NO_WORKER
+    found = await stage.port.place(a_placement_request("first", path=Path.DECODE, pinned=pinned))
+    assert found == stage["e"].placement, "all cells are asked while it is not known"
+    await stage.port.place(a_placement_request("second", path=Path.DECODE, pinned=pinned))
+    assert [name for name in "abcde" if RequestId("second") in stage[name].asked] == ["e"]

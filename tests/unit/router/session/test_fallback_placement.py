@@ -1,11 +1,12 @@
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.messages.ids import Path, RequestId, SloClass, WorkerId
-from cluster.messages.placement import Placement, Rejection, Slo
+from cluster.messages.placement import Pinned, Placement, Rejection, Slo
 from cluster.messages.views import RosterEntry
 from cluster.slo import SloConfig
 from router.session.fallback_placement import FallbackPlacement
@@ -66,6 +67,12 @@ def test_requests_that_the_scheduler_has_placed_count_too() -> None:
 def test_worker_that_failed_is_left_out() -> None:
     choice = a_choice(an_entry("d0"), an_entry("d1"))
     assert {placed(choice, n, excluded=frozenset({"d0"})).decode for n in range(3)} == {"d1"}
+
+
+def test_draining_worker_gets_what_no_other_worker_takes() -> None:
+    draining = msgspec.structs.replace(an_entry("d0"), is_draining=True)
+    choice = a_choice(draining, an_entry("p0", max_requests=1))
+    assert [placed(choice, number).generating for number in range(3)] == ["p0", "d0", "d0"]
 
 
 def test_prefill_worker_serves_where_no_decode_worker_can() -> None:
@@ -129,3 +136,11 @@ def test_request_that_was_lost_with_all_workers_waits_for_others(
     choice = a_choice(an_entry("p0"), an_entry("d0"))
     request = a_placement_request(excluded=excluded, lost=lost, slo_class=SloClass.BATCH)
     assert choice.outage_wait_s(request) == (SloConfig().batch.outage_wait_s if waits else 0.0)
+
+
+def test_probe_waits_for_the_scheduler_and_is_placed_nowhere_else() -> None:
+    choice = a_choice(an_entry("d0"))
+    probe = a_placement_request("probe", path=Path.DECODE, pinned=Pinned(None, WorkerId("d0")))
+    assert isinstance(choice.place(probe), Rejection)
+    choice.workers = ()
+    assert choice.outage_wait_s(probe) == 0.0

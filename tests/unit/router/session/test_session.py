@@ -1,6 +1,6 @@
 import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
@@ -11,14 +11,15 @@ from cluster.errors import (
     InvalidRequest,
     Overloaded,
     PrefillFailed,
+    ServingError,
     WorkerBusy,
     WorkerUnreachable,
 )
 from cluster.messages.generation import PromptTokenSources, TokenDelta
-from cluster.messages.ids import Outcome, Path, RequestId, SloClass
-from cluster.messages.placement import Rejection
+from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
+from cluster.messages.placement import Pinned, Rejection
 from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed
-from router.session.session import Session
+from router.session.session import PROBE_TENANT, Session
 from tests.expected import of_kind, present
 from tests.unit.factories import a_request
 from tests.unit.fake_ports import BLOCK_HASHES, SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, loop_rounds
@@ -197,6 +198,17 @@ async def test_worker_that_failed_is_excluded_from_the_next_placement() -> None:
     cluster = FakeCluster(prefill=FakePrefill(refused("p0") | refused("p1")))
     await read(cluster.session(a_request()))
     assert [request.excluded for request in cluster.scheduler.requests] == [set(), {"p0"}, {"p0", "p1"}]
+
+
+async def test_probe_stays_on_its_worker_and_path_when_the_worker_fails() -> None:
+    cluster = FakeCluster(decode=FakeDecode(error_on=["d0"]))
+    pinned = Pinned(None, WorkerId("d0"))
+    with suppress(ServingError):
+        await read(cluster.session(a_request(cache_salt="salt-of-one-probe"), path=Path.DECODE, pinned=pinned))
+    asked = cluster.scheduler.requests
+    assert len(asked) > 1
+    assert all((request.path, request.pinned) == (Path.DECODE, pinned) for request in asked)
+    assert {request.tenant for request in asked} == {PROBE_TENANT}
 
 
 async def test_decode_worker_lost_after_the_first_token_ends_the_stream() -> None:
@@ -386,3 +398,17 @@ async def test_scheduler_is_told_whose_prompt_it_is_and_which_blocks_it_has() ->
     await read(cluster.session(a_request(cache_salt="tenant")))
     (placed,) = cluster.scheduler.requests
     assert (placed.tenant, placed.block_hashes) == ("tenant", BLOCK_HASHES)
+
+
+async def test_receipt_says_how_long_the_scheduler_kept_the_request_waiting() -> None:
+    cluster = FakeCluster()
+    cluster.scheduler.answer_gate.hold()
+    reading = asyncio.create_task(read(cluster.session(a_request())))
+    await cluster.scheduler.answer_gate.reached.wait()
+    held_at = asyncio.get_running_loop().time()
+    await asyncio.sleep(0.02)
+    cluster.scheduler.answer_gate.open()
+    waited_s = asyncio.get_running_loop().time() - held_at
+    await reading
+    (receipt,) = cluster.observer.receipts
+    assert waited_s <= receipt.queued_s <= receipt.duration_s

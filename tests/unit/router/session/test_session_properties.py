@@ -12,6 +12,7 @@ from cluster.messages.generation import TokenLogprob
 from cluster.messages.ids import Outcome
 from tests.unit.factories import a_request
 from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, loop_rounds
+from tests.unit.timelines import check_explains
 
 PREFILLS, DECODES = ("p0", "p1"), ("d0", "d1")
 ERRORS: dict[str, Callable[[str, str], Exception]] = {
@@ -86,6 +87,8 @@ def test_session_leaves_nothing_behind(
     released = asyncio.run(settled(cluster, kind, leaves_after_deltas, [1 + number for number in cancels]))
     assert released == SERVED[: len(released)]
     cluster.check_settled()
+    for receipt in cluster.observer.receipts:
+        check_explains(receipt)
 
 
 @given(clusters, kinds)

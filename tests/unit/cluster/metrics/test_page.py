@@ -3,20 +3,24 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.messages.ids import CellName, Path, WorkerId
 from cluster.messages.placement import Placement, Prediction, Rejection
 from cluster.metrics.handoffs import LINKS, set_links
-from cluster.metrics.page import Family, MetricSample, Scrape, render, scrape
+from cluster.metrics.page import Family, Scrape, render, scrape
 from cluster.metrics.requests import REQUESTS
 from cluster.metrics.scheduler import count_placement
+from tests.unit import scrapes
 from tests.unit.factories import a_decode_view, a_prefill_view, a_view
 
 D0 = WorkerId("d0")
 
 
 def a_family(value: float = 1.0, name: str = "baton_links", **labels: str) -> Family:
-    return Family(name, "Pairs.", "gauge", [MetricSample(name, labels, value)])
+    return scrapes.a_family(name, (labels, value), documentation="Pairs.")
 
 
 def a_placement(**fields: Any) -> Placement:
@@ -29,8 +33,8 @@ def a_rejection(**fields: Any) -> Rejection:
 
 def num_placements() -> Counter[str]:
     """The placements of this process until now, by their label."""
-    (family,) = (family for family in scrape("scheduler", "s").families if family.name == "baton_placements")
-    return Counter({sample.labels["answer"]: int(sample.value) for sample in family.samples})
+    placements = scrape("scheduler", "s").values("baton_placements_total")
+    return Counter({labels["answer"]: int(value) for labels, value in placements})
 
 
 def test_families_of_one_name_become_one_told_apart_by_their_process() -> None:
@@ -49,13 +53,34 @@ def test_samples_of_a_cell_have_its_name() -> None:
 
 
 def test_sample_keeps_its_own_labels() -> None:
-    assert b'{deployment="prefill",path="P->D",replica="x"} 3.0' in render(
+    assert b'{path="P->D",deployment="prefill",replica="x"} 3.0' in render(
         [Scrape("prefill", "x", [a_family(3.0, path="P->D")])]
     )
 
 
 def test_label_values_are_escaped() -> None:
     assert b'model="a\\"b\\nc"' in render([Scrape("prefill", "x", [a_family(model='a"b\nc')])])
+
+
+def test_only_baton_s_series_have_the_label_of_the_model() -> None:
+    families = [a_family(decode="d0"), a_family(name="vllm:num_preemptions", model_name="m")]
+    page = render([Scrape("decode", "x", families)], {"DecodeWorker": 0}, model='a "model"')
+    assert b'baton_links{decode="d0",deployment="decode",model="a \\"model\\"",replica="x"} 1.0\n' in page
+    assert b'vllm:num_preemptions{model_name="m",deployment="decode",replica="x"} 1.0\n' in page
+    assert b'baton_scrape_missing{deployment="DecodeWorker",model="a \\"model\\""} 0.0\n' in page
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z]+", fullmatch=True), st.text(), max_size=3), st.floats())
+def test_page_says_what_the_process_has_counted_whatever_the_labels_are(labels: dict[str, str], value: float) -> None:
+    """As Prometheus' own parser reads it. NUL marks the place of the process's labels, and is left out of values."""
+    given = {name: text.replace("\0", "") for name, text in labels.items()}
+    one = Scrape("decode", "x", [scrapes.a_family("baton_links", (labels, value), documentation="a \\ b\nc")])
+    (family,) = text_string_to_metric_families(render([one], model="m").decode())
+    (sample,) = family.samples
+    assert sample.labels == given | {"deployment": "decode", "replica": "x", "model": "m"}
+    assert sample.value == value or value != value
+    ((found, _),) = one.values("baton_links")
+    assert found == given
 
 
 def test_different_families_stay_apart() -> None:
@@ -69,7 +94,7 @@ def test_nothing_scraped_is_an_empty_page() -> None:
 
 def test_process_offers_its_own_registry() -> None:
     before = render([scrape("ingress", "a")])
-    REQUESTS.labels("P->D", "finished").inc()
+    REQUESTS.labels("P->D", "batch", "finished").inc()
     LINKS.labels("d0").set(4)
     page = render([scrape("ingress", "a")])
     assert page != before
@@ -86,8 +111,8 @@ def test_scrape_survives_the_way_between_processes() -> None:
 def test_speed_of_a_link_is_shown_as_long_as_there_is_the_link() -> None:
     set_links(a_view(a_prefill_view("p0"), a_decode_view("d0", connected="p0")))
     page = render([scrape("scheduler", "s")])
-    assert b'baton_link_latency_seconds{decode="d0",deployment="scheduler",prefill="p0",replica="s"} 0.001\n' in page
-    assert b'baton_link_bytes_per_second{decode="d0",deployment="scheduler",prefill="p0",replica="s"} 1e+09\n' in page
+    assert b'baton_link_latency_seconds{prefill="p0",decode="d0",deployment="scheduler",replica="s"} 0.001\n' in page
+    assert b'baton_link_bytes_per_second{prefill="p0",decode="d0",deployment="scheduler",replica="s"} 1e+09\n' in page
     assert b'baton_links{decode="d0",deployment="scheduler",replica="s"} 1.0\n' in page
     set_links(a_view(a_prefill_view("p0"), a_decode_view("d0", connected="")))
     page = render([scrape("scheduler", "s")])

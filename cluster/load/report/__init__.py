@@ -1,0 +1,1 @@
+"""The figures of a load: arithmetic, text, a page, comparisons, and conditions on them."""

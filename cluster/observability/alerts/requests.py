@@ -1,0 +1,124 @@
+"""Alerts that clients feel: goodput, TTFT, aborted requests, prefix hits. Pure."""
+
+from cluster.messages.ids import SloClass
+from cluster.observability.alerts.alert import MIN_REQUESTS, Alert, AlertGroup, Recording, Severity, increase
+
+MIN_GOODPUT = 0.85
+"""Share of requests within their SLO below which goodput is low."""
+MAX_TTFT_P95_S = {SloClass.INTERACTIVE: 1.0, SloClass.STANDARD: 1.0, SloClass.BATCH: 30.0}
+"""TTFT in seconds that 95 % of the requests of a class should stay below. Set them to what users of the service notice:
+long prompts need more. A bound of the histogram's buckets is exact, other values are interpolated. Not above the last
+bound, 60 s: no quantile is larger.
+"""
+MAX_ABORTED = 0.1
+"""Share of closed requests whose clients left, above which something makes them leave."""
+MIN_PREFIX_HITS = 0.3
+"""Share of prompt tokens that no engine had to compute, below which caches seem to be lost."""
+
+GOOD = "model_class:baton_goodput_requests_good:increase5m"
+COUNTED = "model_class:baton_goodput_requests:increase5m"
+TTFT_P95 = "model_class:baton_time_to_first_token_seconds:p95_5m"
+CLOSED = "model:baton_requests:increase5m"
+PROMPT_TOKENS = "model:baton_request_prompt_tokens:increase5m"
+
+
+def _late() -> str:
+    """The TTFT of the classes whose TTFT is too high."""
+    return "\n  or ".join(f'{TTFT_P95}{{slo_class="{name}"}} > {most_s:g}' for name, most_s in MAX_TTFT_P95_S.items())
+
+
+GOODPUT = AlertGroup(
+    name="baton-goodput",
+    recordings=(
+        Recording(name=COUNTED, query=increase("baton_goodput_requests_total", "model, slo_class", "5m")),
+        Recording(
+            name=GOOD,
+            # 0 where nothing is good: there is no series then
+            query=increase("baton_goodput_requests_total", "model, slo_class", "5m", 'result="good"')
+            + f"\nor {COUNTED} * 0",
+        ),
+    ),
+    alerts=(
+        Alert(
+            name="BatonGoodputLow",
+            condition=f"sum by (model) ({GOOD}) / sum by (model) ({COUNTED}) < {MIN_GOODPUT}\n"
+            f"and sum by (model) ({COUNTED}) >= {MIN_REQUESTS}",
+            for_="5m",
+            severity=Severity.PAGE,
+            summary="Only {{ $value | humanizePercentage }} of the requests to {{ $labels.model }} meet their SLO",
+            description="Less than 85 % of the requests of the last five minutes finished within their TTFT and TPOT "
+            "objectives, for five minutes. Refused and failed requests count as missed.",
+        ),
+        Alert(
+            name="BatonClassGoodputLow",
+            condition=f"{GOOD} / {COUNTED} < {MIN_GOODPUT}\nand {COUNTED} >= {MIN_REQUESTS}",
+            for_="5m",
+            severity=Severity.TICKET,
+            summary="Only {{ $value | humanizePercentage }} of the {{ $labels.slo_class }} requests to "
+            "{{ $labels.model }} meet their SLO",
+            description="Less than 85 % of the requests of one SLO class finished within their objectives, for five "
+            "minutes. Other classes may be well.",
+        ),
+    ),
+)
+
+TTFT = AlertGroup(
+    name="baton-ttft",
+    recordings=(
+        Recording(
+            name=TTFT_P95,
+            query="histogram_quantile(0.95, sum by (model, slo_class, le) "
+            "(rate(baton_time_to_first_token_seconds_bucket[5m])))",
+        ),
+    ),
+    alerts=(
+        Alert(
+            name="BatonTtftHigh",
+            condition=f"(\n  {_late()}\n)\n"
+            "and "
+            + increase("baton_time_to_first_token_seconds_count", "model, slo_class", "5m")
+            + f" >= {MIN_REQUESTS}",
+            for_="5m",
+            severity=Severity.PAGE,
+            summary="First tokens of {{ $labels.slo_class }} requests to {{ $labels.model }} take up to "
+            "{{ $value | humanizeDuration }}",
+            description="The p95 of TTFT has been above the limit of its SLO class for five minutes ("
+            + ", ".join(f"{name} {most_s:g} s" for name, most_s in MAX_TTFT_P95_S.items())
+            + ").",
+        ),
+    ),
+)
+
+REQUESTS = AlertGroup(
+    name="baton-requests",
+    recordings=(
+        Recording(name=CLOSED, query=increase("baton_requests_total", "model", "5m")),
+        Recording(
+            name=PROMPT_TOKENS,
+            query=increase("baton_request_prompt_tokens_total", "model", "5m", 'role="decode"'),
+        ),
+    ),
+    alerts=(
+        Alert(
+            name="BatonAbortsHigh",
+            condition=increase("baton_requests_total", "model", "5m", 'outcome="aborted"')
+            + f" / {CLOSED} > {MAX_ABORTED}\nand {CLOSED} >= {MIN_REQUESTS}",
+            for_="10m",
+            severity=Severity.TICKET,
+            summary="The clients of {{ $value | humanizePercentage }} of the requests to {{ $labels.model }} leave",
+            description="More than 10 % of the closed requests were ended by their clients, for ten minutes.",
+        ),
+        Alert(
+            name="BatonPrefixHitsLow",
+            # Of a prompt that is handed over, `computed` is counted on both workers, and the whole on one of them
+            condition="1 - "
+            + increase("baton_request_prompt_tokens_total", "model", "5m", 'source="computed"')
+            + f" / ({PROMPT_TOKENS} > 0) < {MIN_PREFIX_HITS}\nand {CLOSED} >= {MIN_REQUESTS}",
+            for_="15m",
+            severity=Severity.TICKET,
+            summary="Only {{ $value | humanizePercentage }} of the prompt tokens of {{ $labels.model }} are hits",
+            description="Engines computed more than 70 % of the prompt tokens of the last five minutes, for fifteen "
+            "minutes. Where no prompts share a prefix this is normal.",
+        ),
+    ),
+)

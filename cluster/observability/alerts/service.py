@@ -1,0 +1,79 @@
+"""Alerts about what is recorded, and about the metrics themselves. Pure."""
+
+from cluster.observability.alerts.alert import JOB, Alert, AlertGroup, Severity, happened
+
+MAX_LAG_S = 300
+"""Age of a record of usage that is not in the ledger, in seconds, above which the ledger hangs."""
+CERTIFICATE_DAYS = 7
+"""Days before its end from which on a certificate is to be renewed."""
+
+RECORDS = AlertGroup(
+    name="baton-records",
+    alerts=(
+        Alert(
+            name="BatonLedgerLag",
+            condition=f"max by (model, replica) (baton_ledger_lag_seconds) > {MAX_LAG_S}",
+            for_="1m",
+            severity=Severity.TICKET,
+            summary="Usage of {{ $labels.model }} reaches the ledger {{ $value | humanizeDuration }} late",
+            description="The oldest record of usage of an ingress replica has waited for the ledger for more than five "
+            "minutes. It is kept in the spool meanwhile.",
+        ),
+        Alert(
+            name="BatonUsageRecordsLost",
+            condition=happened("baton_usage_records_total", "model, result", 'result=~"lost|refused"'),
+            severity=Severity.PAGE,
+            summary="Records of usage of {{ $labels.model }} are {{ $labels.result }}",
+            description="Usage of clients is missing in the ledger, since some time in the last ten minutes.",
+        ),
+        Alert(
+            name="BatonSettlementsLost",
+            condition=happened("baton_limit_settlements_lost_total", "model"),
+            severity=Severity.TICKET,
+            summary="Limits of {{ $labels.model }} count too much",
+            description="Settlements of limits were given up in the last ten minutes: what requests had reserved stays "
+            "taken.",
+        ),
+        Alert(
+            name="BatonSafetyEventsLost",
+            condition=happened("baton_safety_events_total", "model", 'result="lost"'),
+            severity=Severity.PAGE,
+            summary="Safety events of {{ $labels.model }} are lost",
+            description="Decisions of the screening are missing in the audit log, since some time in the last ten "
+            "minutes.",
+        ),
+    ),
+)
+
+METRICS = AlertGroup(
+    name="baton-metrics",
+    alerts=(
+        Alert(
+            name="BatonScrapeDown",
+            condition=f'max by (job, instance) (up{{job="{JOB}"}}) == 0\nor absent(up{{job="{JOB}"}})',
+            for_="1m",
+            severity=Severity.PAGE,
+            summary="Baton's metrics cannot be scraped",
+            description="Prometheus has had no page of the admin port for a minute. The other alerts see nothing "
+            "meanwhile.",
+        ),
+        Alert(
+            name="BatonReplicaWithoutMetrics",
+            condition="max by (model, deployment) (baton_scrape_missing) > 0",
+            for_="5m",
+            severity=Severity.TICKET,
+            summary="{{ $value }} replicas of {{ $labels.deployment }} give no metrics",
+            description="Replicas have not answered the scrape in time for five minutes. What they count is missing in "
+            "all figures.",
+        ),
+        Alert(
+            name="BatonCertificateEnds",
+            condition=f"min by (model, deployment) (baton_certificate_expires_seconds) - time() "
+            f"< {CERTIFICATE_DAYS} * 86400",
+            for_="5m",
+            severity=Severity.TICKET,
+            summary="A certificate of {{ $labels.deployment }} ends in {{ $value | humanizeDuration }}",
+            description="A certificate that processes of Baton use for each other ends within a week.",
+        ),
+    ),
+)

@@ -1,0 +1,48 @@
+"""QuarantinedWorkers: the workers that answer wrongly, as the ingress replica that probes them tells (docs/quality.md).
+
+A worker in quarantine reports and lives as any other, and gets no requests but probes. The Scheduler remembers no
+quarantine by itself: a new Scheduler is told again, and one that nobody tells of any more ends.
+"""
+
+from collections.abc import Mapping
+from typing import Final, final
+
+from cluster.messages.ids import WorkerId
+
+KEPT_S: Final = 300.0
+"""Time for which a quarantine lasts that no ingress tells of again, in seconds. Longer keeps a worker unused when no
+replica probes any more; shorter gives a wrong worker requests while another replica takes the probes over.
+"""
+
+
+@final
+class QuarantineChange:
+    """What has changed with the latest word of an ingress."""
+
+    __slots__ = ("begun", "ended")
+
+    def __init__(self, begun: dict[WorkerId, str], ended: list[WorkerId]) -> None:
+        self.begun = begun
+        """Why, for each worker."""
+        self.ended = ended
+
+
+@final
+class QuarantinedWorkers:
+    __slots__ = ("_until", "_why")
+
+    def __init__(self) -> None:
+        self._why: dict[WorkerId, str] = {}
+        self._until = float("-inf")
+
+    def told(self, workers: Mapping[WorkerId, str], now: float) -> QuarantineChange:
+        """These workers are in quarantine, and no others are."""
+        before = self.of(now)
+        begun = {worker: why for worker, why in workers.items() if worker not in before}
+        ended = [worker for worker in before if worker not in workers]
+        self._why, self._until = dict(workers), now + KEPT_S
+        return QuarantineChange(begun, ended)
+
+    def of(self, now: float) -> Mapping[WorkerId, str]:
+        """Why, for each worker that is in quarantine now."""
+        return self._why if self._why and now < self._until else {}

@@ -1,0 +1,207 @@
+"""`baton status`, `why` and `drain` as a user runs them, against a server that answers as an ingress does."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from cluster.cli.operate import drain, status, why
+from cluster.config.environment import ADMIN_KEY_VARIABLE
+from cluster.messages.operations import SchedulerStatus, ServiceStatus, WorkerCondition
+from tests.component.app_with_fakes import ADMIN_KEY, OPERATOR
+from tests.unit.statuses import a_scheduler_status, a_service_status, a_worker_status
+
+PAGE = b"""
+baton_goodput_requests_total{slo_class="standard",path="D",result="good"} 9
+baton_goodput_requests_total{slo_class="standard",path="D",result="ttft_missed"} 1
+baton_requests_total{path="D",outcome="finished"} 10
+process_resident_memory_bytes{deployment="ingress",replica="a"} 5
+"""
+DRAINING = a_worker_status("d1", condition=WorkerCondition.DRAINING, num_open=2, num_links=2)
+
+
+class Service:
+    """What the server answers, and what it was told."""
+
+    def __init__(self) -> None:
+        self.statuses: list[ServiceStatus] = [serving(DRAINING)]
+        """The last one stays."""
+        self.refusal: tuple[int, dict[str, Any]] | None = None
+        self.posted: list[tuple[str, Any]] = []
+        self.url = ""
+
+    def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
+        if body:
+            self.posted.append((path, json.loads(body)))
+            status, said = self.refusal or (200, {"changed": True})
+            return status, json.dumps(said).encode()
+        if path == "/metrics":
+            return 200, PAGE
+        current = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+        return 200, msgspec.json.encode(current)
+
+
+def serving(*workers: Any) -> ServiceStatus:
+    return a_service_status(a_scheduler_status(a_worker_status("p0"), a_worker_status("d0", num_open=1), *workers))
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    monkeypatch.setenv(ADMIN_KEY_VARIABLE, ADMIN_KEY)
+    monkeypatch.setattr(drain, "POLL_S", 0.001)
+    answering = Service()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(b"")
+
+        def do_POST(self) -> None:
+            assert self.headers["Content-Type"] == "application/json"
+            self._answer(self.rfile.read(int(self.headers["Content-Length"])))
+
+        def _answer(self, body: bytes) -> None:
+            known = self.headers["Authorization"] == OPERATOR["authorization"]
+            status, said = answering.answer(self.path, body) if known else (401, b"{}")
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = Thread(target=http.serve_forever, args=(0.005,))
+        thread.start()
+        answering.url = f"http://127.0.0.1:{http.server_port}"
+        yield answering
+        http.shutdown()
+        thread.join()
+
+
+def run(command: ModuleType, service: Service, *arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    known = parser.parse_args([command.__name__.rpartition(".")[2], *arguments, "--url", service.url])
+    return int(known.run(known))
+
+
+# ---- status
+
+
+def test_status_fits_on_a_screen(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    service.statuses = [serving(*(a_worker_status(f"d{number}") for number in range(1, 200)))]
+    assert run(status, service) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "baton: serving"
+    assert any(line.startswith("Goodput    90% since") for line in lines)
+    assert lines[-1] == "and 171 more, all as these (--json shows them)"
+    assert len(lines) <= 45
+
+
+def test_status_shows_what_is_wrong_first(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    service.statuses = [serving(DRAINING, a_worker_status("d2", condition=WorkerCondition.SUSPECTED))]
+    assert run(status, service) == 1
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == "baton: degraded: 1 workers are suspected"
+    rows = out.partition("worker ")[2].splitlines()[1:]
+    assert [row.split()[0] for row in rows] == ["d1", "d2", "d0", "p0"]
+    assert "draining" in rows[0]
+
+
+def test_status_as_json_has_the_health(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(status, service, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["health"], shown["schedulers"][0]["workers"][2]["condition"]) == ("serving", "draining")
+
+
+@pytest.mark.parametrize("command", [status, why])
+def test_service_that_does_not_answer_is_2(
+    service: Service, command: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.url = "http://127.0.0.1:1"
+    assert run(command, service) == 2
+    assert "no service answers" in capsys.readouterr().err
+
+
+def test_wrong_admin_key_is_named(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ADMIN_KEY_VARIABLE, f"{ADMIN_KEY[:-1]}x")
+    assert run(status, service) == 2
+    assert "the admin key is not that of this service" in capsys.readouterr().err
+
+
+# ---- why
+
+
+def test_answers_are_printed_faults_first(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    service.statuses = [serving(a_worker_status("d2", condition=WorkerCondition.STALE), DRAINING)]
+    assert run(why, service) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("[fault] Why does decode worker d2 get few requests?\n  because  it has missed reports")
+    assert "[normal]" in out
+    assert run(why, service, "--faults", "--json") == 0
+    assert {answer["weight"] for answer in json.loads(capsys.readouterr().out)} == {"fault"}
+
+
+# ---- drain
+
+
+def test_drain_waits_until_the_worker_is_empty(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    away = a_service_status()
+    left = a_worker_status("d1", condition=WorkerCondition.DRAINING, num_leases=1)
+    empty = a_worker_status("d1", condition=WorkerCondition.DRAINING)
+    service.statuses = [serving(DRAINING), serving(DRAINING), away, serving(left), serving(empty)]
+    assert run(drain, service, "d1", "--wait") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "worker d1 drains: it gets only what no other worker takes",
+        "2 requests and 0 leases are left",
+        "0 requests and 1 leases are left",
+        "it is empty",
+    ]
+    assert service.posted == [("/admin/workers/d1", {"draining": True, "force": False})]
+
+
+def test_worker_that_ends_while_it_drains_is_gone(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    service.statuses = [serving(DRAINING), serving()]
+    assert run(drain, service, "d1", "--wait") == 0
+    assert capsys.readouterr().out.endswith("it is gone\n")
+
+
+def test_wait_can_be_ended_without_the_drain(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", interrupted)
+    assert run(drain, service, "d1", "--wait") == 0
+    assert "still drains" in capsys.readouterr().out
+    assert len(service.posted) == 1
+
+
+def test_drain_is_undone(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(drain, service, "d1", "--undo") == 0
+    assert capsys.readouterr().out == "worker d1 gets requests again\n"
+    assert service.posted[0][1]["draining"] is False
+
+
+def test_reason_of_the_service_is_shown(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    service.refusal = 409, {"error": {"message": "it is the last worker", "code": "last_worker_of_pool"}}
+    assert run(drain, service, "d1", "--force") == 1
+    assert capsys.readouterr().err == "baton: it is the last worker\n"
+    assert service.posted[0][1]["force"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("d1", "d1"), ("d", "d"), ("p", "p0"), ("x", "x"), ("", ""), ("a/b?c", "a/b?c")]
+)
+def test_worker_is_named_by_how_its_id_begins(name: str, meant: str) -> None:
+    workers: SchedulerStatus = a_scheduler_status(*(a_worker_status(one) for one in ("p0", "d0", "d1")))
+    assert drain.named(workers.workers, name) == meant
