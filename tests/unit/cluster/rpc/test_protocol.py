@@ -11,6 +11,18 @@ from cluster.messages.generation import FinishReason, PromptTokenSources, TokenD
 from cluster.messages.ids import IngressId, Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from cluster.messages.kv_format import KvFormat
+from cluster.messages.operations import (
+    DistrustedPair,
+    DrainAnswer,
+    DrainAsk,
+    LinkDoubt,
+    PathCount,
+    PathReason,
+    SchedulerStatus,
+    UnprovedLink,
+    WorkerCondition,
+    WorkerStatus,
+)
 from cluster.messages.placement import HandoffTerms, Pinned, Placement, Prediction, Rejection, Slo
 from cluster.messages.quality import WorkerQuarantine
 from cluster.messages.reports import (
@@ -102,6 +114,35 @@ DELTAS = [
     TokenDelta(0, [7], FinishReason.LENGTH, 42, top_logprobs=[TokenLogprob(7, -0.5)]),
     TokenDelta(0, [7], stages=(TimelineStage("pull_transfer", 0.1, 0.2, notes={"bytes": 5, "why": "cold"}),)),
 ]
+STATUS = SchedulerStatus(
+    epoch=3,
+    up_s=1.5,
+    workers=[
+        WorkerStatus(
+            worker=D0,
+            pool=Pool.DECODE,
+            host="10.0.0.1",
+            condition=WorkerCondition.DRAINING,
+            report_age_s=0.1,
+            num_placed=1,
+            num_open=2,
+            num_running=3,
+            num_waiting=4,
+            num_leases=0,
+            max_requests=8,
+            kv_usage=0.5,
+            kv_capacity_tokens=64,
+        )
+    ],
+    num_open=1,
+    waiting={SloClass.BATCH: 2},
+    oldest_wait_s=0.3,
+    unproved=[UnprovedLink(prefill=P0, decode=D0, doubt=LinkDoubt.FAILED, error="no route", retry_s=1.5)],
+    num_unproved=1,
+    distrusted=[DistrustedPair(prefill=P0, decode=D0, num_strikes=2, barred_s=0.0)],
+    paths=[PathCount(reason=PathReason.DEARER, num=2, mean_prompt_tokens=100.5, mean_new_tokens=10.0)],
+    num_quarantined=0,
+)
 
 ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
     protocol.PLACE: [
@@ -125,6 +166,8 @@ ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
     protocol.ROSTER: [0],
     protocol.VIEW: [None],
     protocol.QUEUE: [None],
+    protocol.STATUS: [None],
+    protocol.DRAIN: [DrainAsk(worker=D0, drains=True, force=True)],
     protocol.LOCATE: [D0],
     protocol.LOAD: [ScalingAsk([]), ScalingAsk([D0])],
     protocol.PREFILL: [GENERATE],
@@ -153,6 +196,8 @@ RESULTS: dict[Method[Any, Any], list[Any]] = {
     protocol.QUEUE: [
         [QueuedRequest(request_id=R, slo_class=SloClass.BATCH, num_before=1, waited_s=0.1, wait_s=0.2, gives_up_s=0.3)]
     ],
+    protocol.STATUS: [STATUS],
+    protocol.DRAIN: [DrainAnswer(was_draining=True)],
     protocol.LOCATE: [an_address("d0"), None],
     protocol.LOAD: [
         LoadReading(

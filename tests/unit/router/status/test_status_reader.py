@@ -154,5 +154,5 @@ def test_waiting_requests_are_counted_by_class() -> None:
     state.place(ask("a", 100, slo_class=SloClass.BATCH), 0.0)
     state.place(ask("b", 100, slo_class=SloClass.INTERACTIVE), 0.0)
     status = state.status.read(2.0)
-    assert status.waiting == {SloClass.INTERACTIVE: 1, SloClass.BATCH: 1}
+    assert status.waiting == {SloClass.INTERACTIVE: 1, SloClass.STANDARD: 0, SloClass.BATCH: 1}
     assert status.oldest_wait_s == 2.0
