@@ -48,7 +48,7 @@ def watched(client: Client, invented: Collection[str] = (), record: Record = REC
     document()  # without the file, the test fails here, and not within an answer
 
     def watch(response: Any) -> None:
-        path, status = response.request.url.path, response.status_code
+        path, status = _path(response), response.status_code
         record.asked.add((response.request.method, path))
         if (path not in invented or status >= 400) and (reader := _reader(response, record)):
             response.stream = _Watched(response.stream, reader)
@@ -63,9 +63,15 @@ def watched(client: Client, invented: Collection[str] = (), record: Record = REC
     return client
 
 
+def _path(response: Any) -> str:
+    """As it was sent: a quoted slash does not part segments."""
+    raw: bytes = response.request.url.raw_path
+    return raw.partition(b"?")[0].decode()
+
+
 def _reader(response: Any, record: Record) -> "_Reader | None":
     """None where there is nothing to compare."""
-    asked, status = f"{response.request.method} {response.request.url.path}", response.status_code
+    asked, status = f"{response.request.method} {_path(response)}", response.status_code
     media_type = response.headers.get("content-type", "").partition(";")[0]
     answered = f"{asked} {status} {media_type}"
     try:

@@ -37,8 +37,9 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> SchedulerRegistry:
     monkeypatch.setattr(deployment, "worker_drains", lambda cell: drains)
     monkeypatch.setattr(deployment, "own_interface_of", lambda host: Interface(present(host), None))
     monkeypatch.setattr(deployment, "own_node", lambda: "n0")
+    monkeypatch.setattr(deployment, "own_worker_id", lambda: WorkerId("s0"))
     for name in ("join_cluster", "set_up_logging", "collect_rarely"):
-        monkeypatch.setattr(deployment, name, lambda *_: None)
+        monkeypatch.setattr(deployment, name, lambda *_, **__: None)
     return registry
 
 
