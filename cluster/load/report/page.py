@@ -1,41 +1,32 @@
-"""A report as one HTML page with charts. It loads nothing, and runs no script. Pure."""
+"""A report as one HTML page with charts. Pure."""
 
 from collections.abc import Callable, Sequence
 from html import escape
 
+from cluster.charts.chart import Axis, Line, Point, cumulative, line_chart
+from cluster.charts.page import page
 from cluster.load.record import LoadEnding, LoadRecord
 from cluster.load.report.document import LoadReport
 from cluster.load.report.figures import LoadFigures
 from cluster.load.report.text import num_failed, num_refused, report_text
-from cluster.simulation.results.chart import Axis, Line, Point, cumulative, line_chart
 
 MOST_POINTS = 600
 """Points of a line. More make the page larger; fewer hide short peaks."""
 NUM_SLICES = 60
 """Slices of time that rates are counted in. More are noisier; fewer hide short peaks."""
 
-_HEAD = (
-    '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-    '<meta name="viewport" content="width=device-width"><title>baton load</title>'
-    "<style>body{font:14px sans-serif;margin:24px auto;max-width:1680px;color:#1f2937}"
-    "pre{background:#f3f4f6;padding:12px;overflow:auto}svg{max-width:100%;height:auto}"
-    ".charts{display:flex;flex-wrap:wrap;gap:12px}</style></head><body>"
-)
-
 
 def report_page(report: LoadReport, records: Sequence[LoadRecord]) -> str:
     """The page. `records`: those of the run that the report shows."""
     charts = [*_rate_charts(report), *(_run_charts(records) if records else [])]
-    return "\n".join(
+    return page(
+        "baton load",
         [
-            _HEAD,
             f"<h1>{escape(report.setup.model)} at {escape(report.setup.url)}</h1>",
             f"<p>{escape(report.started_at)}</p>",
             f"<pre>{escape(report_text(report))}</pre>",
             f'<div class="charts">{"".join(charts)}</div>',
-            "</body></html>\n",
-        ]
+        ],
     )
 
 

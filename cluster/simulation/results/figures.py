@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from cluster.simulation.results.chart import Axis, Line, cumulative, line_chart
+from cluster.charts.chart import Axis, Line, cumulative, line_chart
 from cluster.simulation.results.summary import RunSummary, measured
 from cluster.simulation.traffic.workload import RequestRecord
 

@@ -1,7 +1,5 @@
 """What a simulated run comes to, from its records."""
 
-import xml.etree.ElementTree as ET
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -9,7 +7,6 @@ import pytest
 
 from cluster.messages.ids import Outcome, Path, SloClass
 from cluster.messages.placement import Slo
-from cluster.simulation.results.chart import Axis, Line, cumulative, line_chart
 from cluster.simulation.results.summary import Quantiles, aligned, measured, summary, table, who_attained
 from cluster.simulation.traffic.workload import RequestRecord
 
@@ -147,19 +144,3 @@ def test_who_attained_names_classes_and_tenants_only_where_there_are_several() -
 def test_figures_survive_json() -> None:
     run = summary([a_record(t) for t in range(20)])
     assert msgspec.json.decode(msgspec.json.encode(run), type=type(run)) == run
-
-
-@pytest.mark.parametrize("is_logarithmic", [False, True])
-def test_chart_is_valid_svg_with_all_lines_inside(is_logarithmic: bool) -> None:
-    lines = [Line("a & b", [(0.0, 1.0), (2.0, 3.0)], has_marks=True), Line("empty", [])]
-    text = line_chart("TTFT <s>", Axis("x", is_logarithmic), Axis("y"), lines, guides=[((0.5, 0.0), (1.0, 1.0))])
-    root = ET.fromstring(text)
-    assert {"TTFT <s>", "a & b", "empty", "x", "y"} <= {node.text for node in root.iter()}
-    assert len(root.findall("{*}circle")) == (1 if is_logarithmic else 2)
-
-
-def test_cumulative_shares_rise_to_one() -> None:
-    points = cumulative([3.0, 1.0, 2.0, *range(500)])
-    assert points[-1][1] == 1.0 and len(points) == 200
-    assert all(a <= b for a, b in pairwise(points))
-    assert cumulative([]) == []
