@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +38,22 @@ def check_rules(folder: Path, tests: Sequence[Mapping[str, Any]], rules: Path = 
     file = folder / "rules.test.yml"
     file.write_text(text)
     run_tool("promtool", "test", "rules", file)
+
+
+def a_free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def running(folder: Path, name: str, *arguments: str) -> Iterator[int]:
+    """Run a program on a free port until the end of the block. What it prints is in the folder."""
+    port = a_free_port()
+    command = [tool(name), *arguments, f"--web.listen-address=127.0.0.1:{port}"]
+    with (folder / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+        try:
+            yield port
+        finally:
+            process.kill()
+            process.wait()

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
-from cluster.observability.panels.panel import Panel, Subject
+from cluster.observability.panels.panel import FIRING, Panel, Subject
 
 SCHEMA = 39
 """Grafana's version of the JSON model. Later versions of Grafana convert it when they read it."""
@@ -62,7 +62,7 @@ def _firing() -> dict[str, Any]:
         "datasource": DATASOURCE,
         "enable": True,
         "iconColor": "red",
-        "expr": 'ALERTS{alertname=~"Baton.*",alertstate="firing"}',
+        "expr": FIRING,
         "titleFormat": "{{alertname}}",
         "textFormat": "{{severity}}",
         "step": "60s",

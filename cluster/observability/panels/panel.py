@@ -13,6 +13,8 @@ MODEL = 'model=~"$model"'
 CELL = f'{MODEL},cell=~"$cell"'
 """Matches the series of Schedulers and workers in the chosen cells. Series of ingress replicas have no label `cell`."""
 WINDOW = "$__rate_interval"
+FIRING = 'ALERTS{alertname=~"Baton.*",alertstate="firing"}'
+"""Baton's alerts that fire, which are shown beside the panels."""
 
 
 class Unit(StrEnum):

@@ -4,8 +4,6 @@ All alerts are caused at once, on a clock that is sixty times as fast: five minu
 """
 
 import json
-import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,7 +22,7 @@ from cluster.observability.alerts.table import ALERTS
 from cluster.repository import REPO_ROOT
 from tests.component.cluster.observability.alerts.shortened import shortened
 from tests.component.cluster.observability.alerts.world import World
-from tests.component.monitoring import RULES, tool
+from tests.component.monitoring import RULES, running
 from tests.unit.cluster.observability.test_queries import (
     EVERYWHERE,
     labels_in_table,
@@ -107,25 +105,6 @@ def served(site: Site, is_first: bool) -> Iterator[int]:
         yield server.server_port
         server.shutdown()
         thread.join()
-
-
-def a_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
-@contextmanager
-def running(folder: Path, name: str, *arguments: str) -> Iterator[int]:
-    """Run a program on a free port until the end of the block. What it prints is in the folder."""
-    port = a_free_port()
-    command = [tool(name), *arguments, f"--web.listen-address=127.0.0.1:{port}"]
-    with (folder / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
-        try:
-            yield port
-        finally:
-            process.kill()
-            process.wait()
 
 
 def write_alertmanager(folder: Path, webhook: int) -> None:
