@@ -1,4 +1,4 @@
-"""The screen of `baton top`: the document that the page polls (api/web/live_document.py), for a terminal. Pure.
+"""The screen of `baton top`: the document that the page polls (api/web/live_document.py), for a terminal.
 
 Texts come from a service, and parts of them from its clients. None of them is read as control characters, or as markup
 by a console that reads none (`console_of`).
