@@ -96,7 +96,7 @@ def _head(document: LiveDocument) -> Text:
 
 
 def _pools(known: ClusterLines) -> Table:
-    table = _table(("pool", "workers", "not ready", "placed", "of at most", "KV mean", "KV most"))
+    table = _table(("pool", "workers", "not ready", "placed", "most", "KV mean", "KV most"))
     for pool in known.pools:
         style = "" if pool.num_workers > pool.num_not_ready else "red"
         cells = (pool.num_workers, pool.num_not_ready, pool.num_placed, pool.max_requests)
