@@ -31,7 +31,7 @@ from cluster.cli.accounts.keys import add_key_parser
 from cluster.cli.accounts.tenants import add_project_parser
 from cluster.cli.ask_service import DIRECT, about_admin_port, add_service_options, ask
 from cluster.cli.load import command as load
-from cluster.cli.operate import doctor, drain, quality, replay, status, trace, why
+from cluster.cli.operate import doctor, drain, quality, replay, status, top, trace, why
 from cluster.cli.reader import run_for_reader
 from cluster.cli.serve_run import ServeRun
 from cluster.cli.tenants import usage as cli_usage
@@ -130,6 +130,7 @@ def argument_parser() -> argparse.ArgumentParser:
     why.add_parser(commands)
     cells.add_parser(commands)
     drain.add_parser(commands)
+    top.add_parser(commands)
     trace.add_parser(commands)
     quality.add_parser(commands)
     cli_state.add_tenant_parser(commands)

@@ -199,7 +199,8 @@ class AdmissionControl:
             return self._wait_for_room(waiting, now) if waiting.is_replaced and answer.is_overload else answer
         admitted = choice if self._admits_all else self._admitted(placement_input, candidates, choice, waiting, excess)
         if admitted is not None:
-            self._placer.paths.note(placement_input, candidates, admitted)
+            if waiting.request.pinned is None:
+                self._placer.paths.note(placement_input, candidates, admitted)
             charge = self._placer.commit(placement_input, admitted, waiting.ingress)
             self._shares.charge(charge.tenant, waiting.request.tenant_weight, charge.engine_s, now)
             if not waiting.is_replaced and waiting.request.pinned is None:

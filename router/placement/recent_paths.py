@@ -40,7 +40,7 @@ class RecentPaths:
         self._placed: deque[_Placed] = deque(maxlen=MOST_KEPT)
 
     def note(self, placement_input: PlacementInput, candidates: Candidates, choice: Choice) -> None:
-        """A request is placed."""
+        """A request is placed that does not name its workers."""
         extra_ttft_s = extra_cost = 0.0
         for other in choice.considered[1:]:
             if other.path is Path.PREFILL_DECODE:

@@ -50,7 +50,7 @@ HOMES = {
         "cluster/serve_context.py",
     ),
     "redis": ("api/state/redis/*", "cluster/doctor/facts/services.py"),
-    "rich": ("cluster/load/live_view.py",),
+    "rich": ("cluster/load/live_view.py", "cluster/cli/operate/top*.py"),
     "stdnum": ("api/safety/scans/personal_data.py",),
     "setuptools": ("cluster/cli/compile.py",),
     "starlette": (

@@ -52,8 +52,8 @@ def _line(name: str, text: str) -> str:
 
 def _scheduler(scheduler: SchedulerStatus) -> str:
     cell = f"cell {scheduler.cell}, " if isinstance(scheduler.cell, str) else ""
-    waiting = ", ".join(f"{slo_class} {num}" for slo_class, num in scheduler.waiting.items()) or "none"
-    if scheduler.waiting:
+    waiting = ", ".join(f"{slo_class} {num}" for slo_class, num in scheduler.waiting.items() if num) or "none"
+    if any(scheduler.waiting.values()):
         waiting += f", for up to {scheduler.oldest_wait_s:.1f} s"
     return (
         f"{cell}epoch {scheduler.epoch}, up {lasting(scheduler.up_s)}; {scheduler.num_open} open requests; "

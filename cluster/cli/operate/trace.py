@@ -4,12 +4,12 @@ import argparse
 import json
 import shutil
 import sys
-import unicodedata
 from urllib.parse import quote
 
 import msgspec
 
 from cluster.cli.ask_service import add_service_options, ask
+from cluster.cli.operate.visible import visible
 from cluster.errors import RECEIPT_NOT_FOUND
 from router.session.waterfall import Waterfall, WaterfallRow
 
@@ -45,9 +45,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _run(arguments: argparse.Namespace) -> int:
     unknown = f"no kept receipt has the id {arguments.id}: was it long ago, or is ingress.keep_receipts 0?"
-    answer = ask(
-        arguments, f"/baton/receipts/{quote(arguments.id, safe='')}", TraceAnswer, {RECEIPT_NOT_FOUND: unknown}
-    )
+    path = f"/baton/receipts/{quote(arguments.id, safe='')}"
+    answer = ask(arguments, path, TraceAnswer, explained={RECEIPT_NOT_FOUND: unknown})
     if answer is None:
         return 1
     found, body = answer
@@ -64,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def text_of(waterfall: Waterfall, width: int = LEAST_WIDTH) -> str:
     """For a terminal of `width` columns."""
-    return "\n".join(_visible(line).rstrip() for line in [*_facts(waterfall), "", *_rows(waterfall, width)])
+    return "\n".join(visible(line).rstrip() for line in [*_facts(waterfall), "", *_rows(waterfall, width)])
 
 
 def _facts(waterfall: Waterfall) -> list[str]:
@@ -114,8 +113,3 @@ def _line(row: WaterfallRow, columns: int, last_ms: float) -> str:
     notes = " ".join(f"{key}={value}" for key, value in row.notes.items())
     length = f"{row.start_ms:9.1f} +{row.end_ms - row.start_ms:<9.1f}"
     return f"{name:{NAME_COLUMNS}} {row.place[:PLACE_COLUMNS]:{PLACE_COLUMNS}} {length} {bar:{columns}} {notes}"
-
-
-def _visible(text: str) -> str:
-    """Without characters that control a terminal."""
-    return "".join("?" if unicodedata.category(character).startswith("C") else character for character in text)

@@ -1,4 +1,4 @@
-"""Every route of the admin port needs the admin key, and none of them is on the public port."""
+"""Every route of the admin port but the files of the page needs the admin key, and none is on the public port."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from api.identity.keys import new_key
+from api.web.page_files import PageFiles
 from tests.component.app_with_fakes import ADMIN_KEY, OPERATOR, FakeFrontend, a_client, an_admin_app, an_app
 from tests.expected import of_kind
 
@@ -24,6 +25,9 @@ def routes_of(app: FastAPI) -> list[tuple[str, str]]:
 
 
 ROUTES = routes_of(ADMIN)
+FILES = PageFiles(needs_key=True).paths
+"""A browser sends no key when it opens the page. The files are in this repository, and show nothing of a service."""
+GUARDED = [(method, path) for method, path in ROUTES if path not in FILES]
 
 
 async def asked(app: FastAPI, method: str, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
@@ -45,13 +49,30 @@ def test_ports_have_no_route_in_common_but_the_check_of_health() -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, OF_TENANT, {"authorization": "Bearer baton-admin-"}, {"x-api-key": ADMIN_KEY}])
-@pytest.mark.parametrize(("method", "path"), [*ROUTES, ("GET", "/nothing"), ("GET", "/v1/models"), ("PUT", "/metrics")])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *GUARDED,
+        ("GET", "/nothing"),
+        ("GET", "/page/"),
+        ("GET", "/page/no.js"),
+        ("GET", "/v1/models"),
+        ("PUT", "/metrics"),
+    ],
+)
 async def test_nothing_answers_without_the_admin_key(method: str, path: str, headers: dict[str, str]) -> None:
     answer = await asked(ADMIN, method, path, headers)
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
     error = answer.json()["error"]
     assert (error["code"], error["type"]) == ("invalid_api_key", "invalid_request_error")
     assert ADMIN_KEY not in answer.text
+
+
+@pytest.mark.parametrize("path", sorted(FILES))
+async def test_files_of_the_page_are_read_without_a_key_and_nothing_else_is_done_there(path: str) -> None:
+    assert (await asked(ADMIN, "GET", path)).status_code == 200
+    for method in ("POST", "PUT", "DELETE"):
+        assert (await asked(ADMIN, method, path)).status_code == 405
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)

@@ -60,6 +60,7 @@ async def are_dropped_beside_a_peer(conversations: list[list[bytes]]) -> None:
         peer.close()
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # some sayings are large on purpose
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(sayings, min_size=1, max_size=4), min_size=1, max_size=8))
 def test_strangers_are_dropped_and_counted_whatever_they_say(conversations: list[list[Any]]) -> None:

@@ -80,6 +80,7 @@ def test_pinned_request_tells_nothing_of_what_clients_ask_for() -> None:
         before.num_good,
     )
     assert all(seen.ttft is None for seen in state.models.bias.errors().values())
+    assert state.status.read(0.0).paths == []
 
 
 def test_worker_in_quarantine_gets_probes_and_nothing_else() -> None:

@@ -11,9 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.cli.operate import drain, status, why
+from api.web.live_document import FORM, ClusterState, LiveDocument, cluster_lines
+from api.web.recent_requests import recent_requests
+from cluster.cli.operate import drain, status, top, why
 from cluster.config.environment import ADMIN_KEY_VARIABLE
+from cluster.messages.ids import SloClass
 from cluster.messages.operations import SchedulerStatus, ServiceStatus, WorkerCondition
+from cluster.messages.views import Readiness
 from tests.component.app_with_fakes import ADMIN_KEY, OPERATOR
 from tests.unit.statuses import a_scheduler_status, a_service_status, a_worker_status
 
@@ -32,6 +36,7 @@ class Service:
     def __init__(self) -> None:
         self.statuses: list[ServiceStatus] = [serving(DRAINING)]
         """The last one stays."""
+        self.live = a_live_document()
         self.refusal: tuple[int, dict[str, Any]] | None = None
         self.posted: list[tuple[str, Any]] = []
         self.url = ""
@@ -43,8 +48,24 @@ class Service:
             return status, json.dumps(said).encode()
         if path == "/metrics":
             return 200, PAGE
+        if path == "/baton/live":
+            return 200, msgspec.json.encode(self.live)
         current = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
         return 200, msgspec.json.encode(current)
+
+
+def a_live_document(form: int = FORM) -> LiveDocument:
+    known = cluster_lines([a_scheduler_status(a_worker_status("p0"), a_worker_status("d0"))], [], Readiness(1, 1, 1))
+    return LiveDocument(
+        form=form,
+        number=1,
+        replica="a",
+        model="baton-demo",
+        at=0.0,
+        every_s=1.0,
+        cluster=ClusterState(age_s=0.0, error=None, known=known),
+        requests=recent_requests([], 10, 0.0),
+    )
 
 
 def serving(*workers: Any) -> ServiceStatus:
@@ -120,7 +141,20 @@ def test_status_as_json_has_the_health(service: Service, capsys: pytest.CaptureF
     assert (shown["health"], shown["schedulers"][0]["workers"][2]["condition"]) == ("serving", "draining")
 
 
-@pytest.mark.parametrize("command", [status, why])
+def test_status_counts_the_requests_that_wait(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    none = dict.fromkeys(SloClass, 0)
+    service.statuses = [
+        a_service_status(a_scheduler_status(a_worker_status("p0"), a_worker_status("d0"), waiting=none))
+    ]
+    assert run(status, service) == 0
+    assert "waiting: none\n" in capsys.readouterr().out
+    some = none | {SloClass.BATCH: 2}
+    service.statuses = [a_service_status(a_scheduler_status(waiting=some, oldest_wait_s=0.5))]
+    run(status, service)
+    assert "waiting: batch 2, for up to 0.5 s\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [status, top, why])
 def test_service_that_does_not_answer_is_2(
     service: Service, command: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +169,22 @@ def test_wrong_admin_key_is_named(
     monkeypatch.setenv(ADMIN_KEY_VARIABLE, f"{ADMIN_KEY[:-1]}x")
     assert run(status, service) == 2
     assert "the admin key is not that of this service" in capsys.readouterr().err
+
+
+# ---- top
+
+
+def test_top_is_printed_once_where_there_is_no_terminal(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(top, service) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[0] == "Baton  baton-demo  replica a"
+    assert [row.split()[0] for row in rows if row.startswith(("p0", "d0"))] == ["d0", "p0"]
+
+
+def test_document_of_another_version_is_not_shown(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    service.live = a_live_document(FORM + 1)
+    assert run(top, service) == 2
+    assert "the service has another version" in capsys.readouterr().err
 
 
 # ---- why
