@@ -20,6 +20,7 @@ from api.identity.known import K, Known, V
 from api.identity.oidc import OidcTokens, is_token
 from api.identity.ports import AccountsPort, AccountStanding
 from api.identity.principal import Principal
+from cluster.ending import end_tasks
 from cluster.errors import Forbidden, ServingError, StateUnavailable
 
 logger = logging.getLogger("baton.identity")
@@ -73,10 +74,7 @@ class Authentication:
         self._jobs = [asyncio.create_task(job) for job in jobs]
 
     async def close(self) -> None:
-        for job in self._jobs:
-            job.cancel()
-        if self._jobs:
-            await asyncio.wait(self._jobs)
+        await end_tasks(self._jobs)
         await self._keys.close()
         await self._projects.close()
         if self._tokens is not None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from api.metering.publisher import OutboxJob
 from api.metering.upkeep import LedgerUpkeep
+from cluster.ending import end_tasks
 from cluster.errors import StateUnavailable
 
 logger = logging.getLogger("baton.metering")
@@ -40,10 +41,7 @@ class MeteringJobs:
         self._tasks = [asyncio.create_task(_repeat(*job)) for job in self._jobs]
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await end_tasks(self._tasks)
         if self._outbox is not None:
             await self._outbox.close()
 

@@ -22,6 +22,7 @@ import msgspec
 from api.metering.record_queue import Closed, Opened, Record, RecordQueue, Withdrawn, read_records
 from api.metering.spool import LeftOver, ledgers_in, left_over, put_aside
 from api.state.postgres.ledger.entries import Opening, UsageRow
+from cluster.ending import end_tasks
 from cluster.errors import InvalidRequest, ServingError, StateUnavailable
 from cluster.metrics.tenants import USAGE_RECORDS
 
@@ -40,10 +41,6 @@ more CPU and disk writes; longer loses more if the machine loses its power meanw
 BEAT_INTERVAL_S = 10.0
 """The time between two signs of life of a process, and between two looks for spools of processes that are gone, in
 seconds. Shorter costs transactions; longer needs a longer LOST_AFTER_S.
-"""
-CANCEL_AGAIN_S = 1.0
-"""Time after which a task is cancelled again that has not ended, in seconds. Longer ends the replica later; shorter
-cancels a task that is ending by itself.
 """
 LOST_AFTER_S = 90.0
 """Time without a sign of life after which the requests of a process count as lost, in seconds. Shorter takes a process
@@ -118,11 +115,7 @@ class UsageRecorder:
 
     async def close(self) -> None:
         """Stop. What waits stays in the spool, and the next process writes it."""
-        running = set(self._tasks)
-        while running:  # a client of PostgreSQL may answer a cancellation with an error, after which a task goes on
-            for task in running:
-                task.cancel()
-            _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_S)
+        await end_tasks(self._tasks)
         try:
             await self._writer().leave(self._ingress)
         except ServingError as error:

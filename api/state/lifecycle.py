@@ -25,6 +25,7 @@ from api.state.redis.read_cache import ReadCache
 from api.state.stores import Stores, stores_in
 from cluster.config.environment import DATABASE_URL_VARIABLE, LIMITS_REDIS_URL_VARIABLE, REDIS_URL_VARIABLE
 from cluster.config.state import StateConfig
+from cluster.ending import end_tasks
 from cluster.errors import ServingError, StateUnavailable
 from cluster.messages.operations import StoreStatus
 from cluster.repository import REPO_ROOT
@@ -149,10 +150,7 @@ class ChatState:
         if self._stores is not None:
             await self._stores.event_writer.close()
         await self.idempotency_keys.settled()
-        for job in self._jobs:
-            job.cancel()
-        if self._jobs:
-            await asyncio.wait(self._jobs)
+        await end_tasks(self._jobs)
         for database in self._databases():
             await database.close()
         await self.live_tails.close()

@@ -14,6 +14,7 @@ import msgspec
 
 from api.safety.audit.event import SafetyEvent
 from api.state.lifecycle import ChatState
+from cluster.ending import end_tasks
 from cluster.errors import Conflict, ServingError, StateUnavailable
 from cluster.metrics.safety import SAFETY_EVENTS, SAFETY_EVENTS_WAITING
 
@@ -151,10 +152,7 @@ class AuditWriter:
 
     async def close(self) -> None:
         """Stop. What still waits is lost."""
-        for lane in self._lanes:
-            lane.cancel()
-        if self._lanes:
-            await asyncio.wait(self._lanes)
+        await end_tasks(self._lanes)
         if lost := self._num_waiting():
             logger.error("%d safety events are lost: they were not written before the end", lost)
             SAFETY_EVENTS.labels("lost").inc(lost)

@@ -13,6 +13,7 @@ from api.state.event_streams.event_log import EventLog
 from api.state.event_streams.live_tails import LiveTails, TailEvents
 from api.state.event_streams.response_events import BATCH_BYTES, ResponseEvents, StoredEvents, batches_of
 from api.state.postgres.stores.responses import GENERATION_CLAIM, RUNNING
+from cluster.ending import end_tasks
 from cluster.errors import Conflict, StateUnavailable
 
 logger = logging.getLogger("baton.state")
@@ -74,10 +75,7 @@ class EventWriter:
         self._tasks = [asyncio.create_task(self._keep_writing()), asyncio.create_task(self._keep_renewing())]
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await end_tasks(self._tasks)
 
     def add(self, running: RunningResponse) -> None:
         self._running[running.response] = running

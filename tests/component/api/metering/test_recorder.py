@@ -27,6 +27,7 @@ from api.state.postgres.database import Database
 from api.state.postgres.ledger.entries import Opening, UsageRow
 from api.state.postgres.ledger.ledger_jobs import LedgerJobs
 from api.state.postgres.ledger.ledger_store import LedgerStore
+from cluster import ending
 from cluster.errors import StateUnavailable
 from cluster.services.postgres import LocalPostgres
 from router.session.receipt import Terms
@@ -490,7 +491,7 @@ async def test_files_are_for_their_owner_alone(writing: UsageRecorder, folder: P
 async def test_cancellation_that_is_taken_for_an_error_does_not_keep_a_recorder_from_its_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "CANCEL_AGAIN_S", 0.05)
+    monkeypatch.setattr(ending, "CANCEL_AGAIN_S", 0.05)
     asked = asyncio.Event()
 
     class DeafStore:
