@@ -9,6 +9,7 @@ from cluster.load.record import MAX_OPEN, LoadEnding
 from cluster.load.report.figures import LoadFigures
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import Slo
+from cluster.unreadable import UNREADABLE
 
 FORMAT = 1
 LATE_S = 0.01
@@ -100,7 +101,7 @@ def parsed_report(text: bytes) -> LoadReport:
     """
     try:
         report = msgspec.json.decode(text, type=LoadReport)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise NoReport(f"no report of `baton load`: {error}") from error
     if report.format != FORMAT:
         raise NoReport(f"a report of format {report.format}, and this version reads format {FORMAT}")
