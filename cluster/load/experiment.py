@@ -3,7 +3,6 @@
 Each rate is a load of its own, whose prompts no cache knows from the loads before.
 """
 
-import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -127,7 +126,6 @@ class LoadExperiment:
                 sent.records,
                 slos,
                 sent.generator,
-                random.Random(setup.seed),
                 warm_up=setup.warm_up,
                 rate=asked,
             )

@@ -5,20 +5,24 @@ The report is written and read as JSON. `format` changes where a field changes i
 
 import msgspec
 
-from cluster.load.record import MAX_OPEN, LoadEnding
+from cluster.load.record import LATE_S, MAX_OPEN, LoadEnding
 from cluster.load.report.figures import LoadFigures
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import Slo
 from cluster.unreadable import UNREADABLE
 
-FORMAT = 1
-LATE_S = 0.01
-"""Lateness of the generator, at the 99th percentile, that a report warns of, in seconds. Higher keeps silent where
-TTFT is off by that much; lower warns where it makes no difference.
+FORMAT = 2
+LATE_SHARE = 0.01
+"""Share of the time with an event loop that is late by more than LATE_S that a report warns of. Higher keeps silent
+where times of one token in a hundred are wrong; lower warns of single stalls.
 """
 BUSY = 0.8
 """CPU share of the generator that a report warns of. Higher keeps silent where requests wait for the generator; lower
 warns without need.
+"""
+DRAIN_SHARE = 0.1
+"""Time after the last request was due, over the time in which requests were due, that a report warns of. Higher keeps
+silent where rates have more of the end of the load; lower warns of loads that are only short.
 """
 SHORT_SHARE = 0.05
 """Share of answers that end early that a report warns of. Higher compares loads that are not the same."""
@@ -93,6 +97,10 @@ class NoReport(ValueError):
     """A file is no report of a load."""
 
 
+class _Format(msgspec.Struct):
+    format: int
+
+
 def parsed_report(text: bytes) -> LoadReport:
     """Read a report.
 
@@ -100,11 +108,11 @@ def parsed_report(text: bytes) -> LoadReport:
         NoReport: the text is no report, or of another format.
     """
     try:
+        if (found := msgspec.json.decode(text, type=_Format).format) != FORMAT:
+            raise NoReport(f"a report of format {found}, and this version reads format {FORMAT}")
         report = msgspec.json.decode(text, type=LoadReport)
     except UNREADABLE as error:
         raise NoReport(f"no report of `baton load`: {error}") from error
-    if report.format != FORMAT:
-        raise NoReport(f"a report of format {report.format}, and this version reads format {FORMAT}")
     if not report.runs:
         raise NoReport("a report without figures")
     return report
@@ -125,9 +133,11 @@ def _of_generator(run: LoadFigures) -> list[str]:
     found = []
     if run.lag.p99_s > LATE_S:
         found.append(f"{at}the generator sent late: {1e3 * run.lag.p99_s:.0f} ms at p99, which TTFT includes")
-    if run.generator.loop_lag_p99_s > LATE_S:
-        lag_ms = 1e3 * run.generator.loop_lag_p99_s
-        found.append(f"{at}the generator read late: its event loop was {lag_ms:.0f} ms behind at p99")
+    if run.generator.loop_late_share > LATE_SHARE:
+        found.append(
+            f"{at}the generator read late: its event loop was more than {1e3 * LATE_S:.0f} ms behind in "
+            f"{run.generator.loop_late_share:.1%} of the time, and {1e3 * run.generator.loop_lag_max_s:.0f} ms at most"
+        )
     if run.generator.cpu_share > BUSY:
         found.append(f"{at}the generator took {run.generator.cpu_share:.0%} of a core: run several, or ask for less")
     if run.rate_asked is not None and run.generator.most_open >= MAX_OPEN:
@@ -138,6 +148,11 @@ def _of_generator(run: LoadFigures) -> list[str]:
 def _of_answers(run: LoadFigures) -> list[str]:
     found = []
     num_finished = run.endings.get(LoadEnding.FINISHED, 0)
+    if run.drain_s > DRAIN_SHARE * run.window_s:
+        found.append(
+            f"answers went on for {run.drain_s:.1f} s after the last request was due, which is more than "
+            f"{DRAIN_SHARE:.0%} of the load's {run.window_s:.1f} s: a longer load has higher rates per second"
+        )
     if run.num_uncounted:
         found.append(f"{run.num_uncounted} answers had no `usage`: they have no TPOT, and do not count as good")
     if num_finished and run.num_short / num_finished > SHORT_SHARE:

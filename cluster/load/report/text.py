@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from cluster.load.record import LoadEnding
+from cluster.load.record import LATE_S, LoadEnding
 from cluster.load.report.document import LoadReport, LoadSetup, warnings
 from cluster.load.report.figures import Gaps, Latency, LoadFigures
 from cluster.load.report.intervals import Estimate
@@ -56,7 +56,7 @@ def _rate_rows(runs: list[LoadFigures]) -> Rows:
                 f"{run.offered_per_s:.2f}",
                 f"{run.goodput_per_s.value:.2f}",
                 f"{attained.value:.1%}",
-                f"{100 * attained.low:.1f}-{100 * attained.high:.1f}",
+                between(attained, lambda value: f"{100 * value:.1f}"),
                 f"{run.finished_per_s:.2f}",
                 str(num_refused(run)),
                 str(num_failed(run)),
@@ -119,8 +119,9 @@ def _generator(run: LoadFigures) -> str:
     generator = run.generator
     return (
         f"generator: sent {_ms(run.lag.p50_s)} ms late at p50, {_ms(run.lag.p99_s)} at p99 and {_ms(run.lag.max_s)} at "
-        f"most; its event loop {_ms(generator.loop_lag_p99_s)} ms behind at p99; {generator.cpu_share:.0%} of a core; "
-        f"{generator.most_open} requests open at most"
+        f"most; its event loop {_ms(generator.loop_lag_p99_s)} ms behind at p99 and "
+        f"more than {1e3 * LATE_S:.0f} ms in {generator.loop_late_share:.1%} of the time; "
+        f"{generator.cpu_share:.0%} of a core; {generator.most_open} requests open at most"
     )
 
 
@@ -134,7 +135,9 @@ def num_failed(run: LoadFigures) -> int:
 
 
 def between(estimate: Estimate, shown: Callable[[float], str]) -> str:
-    return f"{shown(estimate.low)}-{shown(estimate.high)}"
+    """An interval. `from` has no upper end."""
+    low = shown(estimate.low)
+    return f"from {low}" if estimate.high is None else f"{low}-{shown(estimate.high)}"
 
 
 def _ms(seconds: float) -> str:

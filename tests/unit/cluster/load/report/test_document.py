@@ -26,6 +26,8 @@ def test_what_is_no_report_is_refused(text: bytes) -> None:
 def test_report_of_another_format_or_without_figures_is_refused() -> None:
     with pytest.raises(NoReport, match="format 9"):
         parsed_report(msgspec.json.encode(report(summed(MANY), format=9)))
+    with pytest.raises(NoReport, match="format 1, and this version reads"):
+        parsed_report(b'{"format": 1, "runs": []}')
     with pytest.raises(NoReport, match="without figures"):
         parsed_report(msgspec.json.encode(report()))
 
@@ -35,9 +37,16 @@ def test_calm_load_has_no_warning() -> None:
 
 
 def test_late_generator_is_told() -> None:
-    busy = GeneratorFigures(cpu_share=0.95, loop_lag_p99_s=0.05, loop_lag_max_s=0.1, most_open=4096)
+    busy = GeneratorFigures(
+        cpu_share=0.95, loop_lag_p99_s=0.05, loop_lag_max_s=0.1, loop_late_share=0.0725, most_open=4096
+    )
     lines = "\n".join(warnings(report(summed([record(n, late_s=0.2) for n in range(200)], generator=busy))))
-    for part in ("sent late: 200 ms", "50 ms behind", "95% of a core", "4096 requests were open"):
+    for part in (
+        "sent late: 200 ms",
+        "more than 10 ms behind in 7.2% of the time, and 100 ms at most",
+        "95% of a core",
+        "4096 requests were open",
+    ):
         assert part in lines
 
 
@@ -56,6 +65,11 @@ def test_load_that_is_not_the_one_that_was_planned_is_told() -> None:
         assert part in lines
 
 
+def test_load_that_goes_on_long_after_its_last_request_is_told() -> None:
+    late = [record(number, ended_s=number + 30.0) for number in range(200)]
+    assert any("answers went on for 30.0 s" in line for line in warnings(report(summed(late))))
+
+
 def test_few_requests_are_told() -> None:
     assert any("p99 is little more" in line for line in warnings(report(summed(MANY[:50]))))
 
@@ -64,6 +78,13 @@ def test_text_has_the_figures_that_were_asked_for() -> None:
     text = report_text(report(summed([*MANY, refused(200), without_tokens(201, LoadEnding.CUT, error="cut off")])))
     for part in ("a-model at http", "TTFT", "TPOT", "ITL", "99.0%", "Retry-After was 4 s", "cut off", "generator:"):
         assert part in text
+
+
+def test_interval_without_an_upper_end_is_told_and_survives_its_file() -> None:
+    few = report(summed([record(number, ttft_s=0.1 + number / 1000) for number in range(180)]))
+    assert few.shown.ttft_s is not None and few.shown.ttft_s.p99.high is None
+    assert parsed_report(msgspec.json.encode(few)) == few
+    assert "from 2" in report_text(few)
 
 
 def test_search_is_told() -> None:
