@@ -72,8 +72,7 @@ def changes(first: LoadFigures, second: LoadFigures) -> list[Change]:
     ]
     for name, before, after in both:
         for field, probability in QUANTILES.items():
-            in_ms = [getattr(latency, field).scaled(1e3) for latency in (before, after)]
-            row = _ratio(f"{name} {field} ms", *in_ms, wider, is_better_high=False)
+            row = _ratio(f"{name} {field} ms", _in_ms(before, field), _in_ms(after, field), wider, is_better_high=False)
             rows.append(msgspec.structs.replace(row, not_judged=_dropped(first, second, probability)))
     return rows
 
@@ -125,10 +124,8 @@ def _what(report: LoadReport) -> str:
 
 
 def _cells(row: Change) -> list[str]:
-    if row.is_ratio:
-        values, shown = (f"{row.first:.4g}", f"{row.second:.4g}"), _factor
-    else:
-        values, shown = (f"{row.first:.1%}", f"{row.second:.1%}"), _points
+    shown = _factor if row.is_ratio else _points
+    values = [f"{value:.4g}" if row.is_ratio else f"{value:.1%}" for value in (row.first, row.second)]
     if row.change is None:
         return [row.name, *values, "-", "-", row.verdict]
     high = "any" if row.change.high is None else shown(row.change.high)
@@ -160,6 +157,11 @@ def _difference(first: Estimate, second: Estimate, wider: float) -> Estimate:
     down = hypot(second.value - second.low, first.upper - first.value)
     up = hypot(second.upper - second.value, first.value - first.low)
     return Estimate(value, max(-1.0, value - wider * down), min(1.0, value + wider * up))
+
+
+def _in_ms(latency: Latency, field: str) -> Estimate:
+    estimate: Estimate = getattr(latency, field)
+    return estimate.scaled(1e3)
 
 
 def _share(name: str, first: Estimate, second: Estimate, wider: float, is_better_high: bool) -> Change:
