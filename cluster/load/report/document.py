@@ -3,10 +3,13 @@
 The report is written and read as JSON. `format` changes where a field changes its meaning.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from cluster.load.record import LATE_S, MAX_OPEN, LoadEnding
 from cluster.load.report.figures import LoadFigures
+from cluster.load.report.intervals import Estimate
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import Slo
 from cluster.unreadable import UNREADABLE
@@ -64,15 +67,33 @@ class LoadSetup(msgspec.Struct, frozen=True, kw_only=True):
     max_retries: int = 0
 
 
-class HighestRate(msgspec.Struct, frozen=True):
-    """The outcome of a search."""
+class HighestRate(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a search, which goes by the attained shares. Their intervals tell how much chance has decided."""
 
     per_s: float
     """Highest rate that attained the target. 0 if none did."""
-    attainment: float
+    attainment: Estimate
     target: float
     is_bounded: bool
     """Whether a higher rate was seen to miss the target."""
+    surely_per_s: float | None
+    """Highest rate whose whole interval is at the target or above. None if there is none."""
+    surely_missed_per_s: float | None
+    """Lowest rate whose whole interval is below the target. None if there is none."""
+
+
+def highest_rate(runs: Sequence[LoadFigures], target: float) -> HighestRate:
+    """What the runs of a search have found. Each has a rate."""
+    rates = {run.rate_asked or 0.0: run.attainment for run in runs}
+    best = max((rate for rate, attained in rates.items() if attained.value >= target), default=0.0)
+    return HighestRate(
+        per_s=best,
+        attainment=rates.get(best, Estimate(0.0, 0.0, 0.0)),
+        target=target,
+        is_bounded=any(rate > best for rate in rates),
+        surely_per_s=max((rate for rate, attained in rates.items() if attained.low >= target), default=None),
+        surely_missed_per_s=min((rate for rate, attained in rates.items() if attained.upper < target), default=None),
+    )
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
