@@ -167,8 +167,9 @@ class StreamedAnswer:
         for line in (first, *lines):
             if line.startswith(_DATA):
                 self._read(line[len(_DATA) :], now)
-        rest += last
-        _check_line(rest)
+        if last:
+            rest += last
+            _check_line(rest)
 
     def _read(self, data: bytes, now: float) -> None:
         try:
