@@ -158,13 +158,13 @@ class StreamedAnswer:
             rest += part
             _check_line(rest)
             return
-        first, *lines, last = part.split(b"\n")
+        *lines, last = part.split(b"\n")
         if rest:
-            rest += first
+            rest += lines[0]
             _check_line(rest)
-            first = bytes(rest)
+            lines[0] = bytes(rest)
             rest.clear()
-        for line in (first, *lines):
+        for line in lines:
             if line.startswith(_DATA):
                 self._read(line[len(_DATA) :], now)
         if last:
