@@ -1,6 +1,6 @@
-"""What decoding bytes of others may raise."""
+"""What decoding bytes of others may raise. Pure."""
 
 import msgspec
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""msgspec raises UnicodeDecodeError for bytes that are no UTF-8, and RecursionError for what is nested too deep."""
+"""Bad UTF-8 and deep nesting are no MsgspecError."""

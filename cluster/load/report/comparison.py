@@ -38,7 +38,7 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 NO_DIFFERENCE = "no difference that shows"
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of both reports."""
 
     name: str
@@ -61,7 +61,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         return "better" if (self.change.value > none) is self.is_better_high else "worse"
 
 
-def changes(first: LoadFigures, second: LoadFigures) -> list[Change]:
+def changes(first: LoadFigures, second: LoadFigures) -> list[FigureChange]:
     """The figures that both runs have."""
     both = [(name, one, other) for name, of in LATENCIES.items() if (one := of(first)) and (other := of(second))]
     number = 1 + len(SHARES) + len(QUANTILES) * len(both)
@@ -123,7 +123,7 @@ def _what(report: LoadReport) -> str:
     return f"{setup.model} at {setup.url}, {setup.workload}, {report.started_at}"
 
 
-def _cells(row: Change) -> list[str]:
+def _cells(row: FigureChange) -> list[str]:
     shown = _factor if row.is_ratio else _points
     values = [f"{value:.4g}" if row.is_ratio else f"{value:.1%}" for value in (row.first, row.second)]
     if row.change is None:
@@ -164,8 +164,8 @@ def _in_ms(latency: Latency, field: str) -> Estimate:
     return estimate.scaled(1e3)
 
 
-def _share(name: str, first: Estimate, second: Estimate, wider: float, is_better_high: bool) -> Change:
-    return Change(
+def _share(name: str, first: Estimate, second: Estimate, wider: float, is_better_high: bool) -> FigureChange:
+    return FigureChange(
         name=name,
         first=first.value,
         second=second.value,
@@ -175,7 +175,7 @@ def _share(name: str, first: Estimate, second: Estimate, wider: float, is_better
     )
 
 
-def _ratio(name: str, first: Estimate, second: Estimate, wider: float, *, is_better_high: bool) -> Change:
+def _ratio(name: str, first: Estimate, second: Estimate, wider: float, *, is_better_high: bool) -> FigureChange:
     ratio = None
     if first.value > 0 and second.value <= 0:
         ratio = Estimate(0.0, 0.0, wider * second.upper / first.low if first.low > 0 else None)
@@ -184,7 +184,7 @@ def _ratio(name: str, first: Estimate, second: Estimate, wider: float, *, is_bet
         down = wider * hypot(_below(second), _above(first))
         up = wider * hypot(_above(second), _below(first))
         ratio = Estimate(value, value * exp(-down), value * exp(up) if up < inf else None)
-    return Change(
+    return FigureChange(
         name=name,
         first=first.value,
         second=second.value,

@@ -3,7 +3,6 @@
 All three follow from the regularized incomplete Beta function, whose continued fraction is evaluated by Lentz's method.
 """
 
-from functools import lru_cache
 from math import exp, lgamma, log, log1p, sqrt
 
 STEPS = 60
@@ -25,7 +24,6 @@ def beta_quantile(a: float, b: float, probability: float) -> float:
     return (low + high) / 2
 
 
-@lru_cache(64)
 def t_quantile(degrees: float, probability: float) -> float:
     """`probability` is above one half. With x = degrees / (degrees + t * t), both tails have I(degrees/2, 1/2, x)."""
     x = beta_quantile(degrees / 2, 0.5, 2 * (1 - probability))
