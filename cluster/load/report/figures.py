@@ -71,8 +71,8 @@ class LoadFigures(msgspec.Struct, frozen=True, kw_only=True):
     window_s: float
     """Time in which the counted requests were due (open loop), or were served (closed loop)."""
     served_s: float
-    """Time from when the first counted request was due to the end of the last one. All rates of what was served are
-    over this time.
+    """Time from when the first counted request was due to the end of the last one, and at least `window_s`. All rates
+    of what was served are over this time.
     """
     drain_s: float
     """Time from when the last counted request was due to the end of the last one."""
@@ -129,7 +129,8 @@ def figures(
     counted = ordered[num_warm_up:]
     finished = [record for record in counted if record.ending is LoadEnding.FINISHED]
     good = [record.is_good(slos[record.slo_class]) for record in counted]
-    window_s, served_s = _window_s(counted, is_open=rate is not None), _served_s(counted)
+    window_s = _window_s(counted, is_open=rate is not None)
+    served_s = max(window_s, _served_s(counted))
     attainment = share(good)
     endings = [record.ending for record in counted]
     lags = sorted(record.late_s for record in counted) or [0.0]

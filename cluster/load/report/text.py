@@ -39,7 +39,7 @@ def _sure(found: HighestRate) -> str:
     up_to = f"up to {found.surely_per_s:.3g} req/s" if found.surely_per_s is not None else "at no rate that was tried"
     missed = found.surely_missed_per_s
     begin = f"from {missed:.3g} req/s on" if missed is not None else "at no rate that was tried"
-    return f"The whole interval is above {found.target:.0%} {up_to}, and below it {begin}. Between them chance decides."
+    return f"The whole interval is above {found.target:.0%} {up_to}, and below it {begin}."
 
 
 def _heading(setup: LoadSetup, run: LoadFigures) -> str:

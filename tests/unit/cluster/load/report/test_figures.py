@@ -33,6 +33,11 @@ def test_goodput_is_good_requests_per_second_of_the_time_in_which_they_were_serv
     assert run.goodput_per_s.value == pytest.approx(0.5)
 
 
+def test_endpoint_that_keeps_up_finishes_as_much_as_was_offered() -> None:
+    run = summed([record(number, ended_s=number + 0.1) for number in range(10)])
+    assert run.goodput_per_s.value == run.finished_per_s == run.offered_per_s == pytest.approx(1.0)
+
+
 def test_goodput_of_an_endpoint_that_falls_behind_is_not_above_what_it_finishes() -> None:
     run = summed([record(number, due_s=number / 4, ended_s=number / 2 + 1) for number in range(240)], rate=4.0)
     assert run.attainment.value == 1.0 and run.offered_per_s == pytest.approx(4.0)
