@@ -1,10 +1,10 @@
-"""What `baton load` itself can do on one core, beside two general HTTP clients that read the same streams.
+"""What the HTTP client of `baton load` takes of one core, beside two general ones that read the same streams.
 
     make bench-load
 
 A server in another process streams as many tokens as are asked for, one event each, at a fixed pace. It does nothing
-else, and the clients only count. CPU time is that of the client's process. What a client can do is one over what it
-takes: at that rate it needs a whole core, and its times are wrong long before.
+else. CPU time is that of the client's process, for one prompt that is the same in all requests. The clients run without
+what `baton load` adds: the generator, the records, the view, and the prompts, which are measured alone.
 """
 
 import argparse
@@ -23,10 +23,14 @@ from bench.fronts.free_ports import free_port
 from cluster.load.client.answer import StreamedAnswer
 from cluster.load.client.client import LoadClient
 from cluster.load.client.endpoint import Api, Endpoint, body_of
+from cluster.load.prompts.texts import PromptWriter, Wording
+from cluster.load.sender import RequestForm, Sender
+from cluster.load.workload import MixSource, fixed_mix
 from cluster.simulation.traffic.workload import Speaker
 
 PACE_S = 0.005
 LIMIT_S = 60.0
+PROMPTS, PROMPT_REPEATS = (1000, 30_000), 500
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _START = b'data: {"id":"chatcmpl-0","object":"chat.completion.chunk","created":1,"model":"m","choices":['
 _TOKEN = _START + b'{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}]}\n\n'
@@ -119,6 +123,25 @@ async def cpu_s(client: str, endpoint: Endpoint, tokens: int, number: int, num_o
         return time.process_time() - began
 
 
+def print_prompts(num_rounds: int) -> None:
+    """CPU time of the bytes of a request, by the tokens of its prompt."""
+    endpoint = Endpoint.parse("http://127.0.0.1:1")
+    client = LoadClient(endpoint)
+    form = RequestForm(api=Api.CHAT, model="m", fields={}, headers={}, timeout_s=LIMIT_S)
+    sender = Sender(client, endpoint, form, PromptWriter(Wording(), "bench"))
+    print(f"{'prompt':>12}{'us':>10}")
+    for tokens in PROMPTS:
+        (row,) = MixSource("", fixed_mix(tokens, 1), None).rows(1, 0, None)
+        took_s = []
+        for _ in range(num_rounds):
+            began = time.process_time()
+            for _ in range(PROMPT_REPEATS):
+                sender.encoded(row)
+            took_s.append((time.process_time() - began) / PROMPT_REPEATS)
+        print(f"{tokens:12}{1e6 * min(took_s):10.0f}")
+    client.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--serve", type=int, metavar="PORT", help="be the server")
@@ -134,7 +157,7 @@ def main() -> None:
     try:
         assert server.stdout is not None and server.stdout.readline()
         endpoint = Endpoint.parse(f"http://127.0.0.1:{port}")
-        print(f"{'client':>12}{'us/token':>10}{'tokens/s':>10}{'us/request':>12}{'requests/s':>12}")
+        print(f"{'client':>12}{'us/token':>10}{'us/request':>12}")
         for client in CLIENTS:
             number, num_open = arguments.requests, arguments.open
             short, long = (
@@ -143,10 +166,11 @@ def main() -> None:
             )
             token_s = (long - short) / number / (arguments.tokens - 1)
             request_s = short / number
-            print(f"{client:>12}{1e6 * token_s:10.1f}{1 / token_s:10.0f}{1e6 * request_s:12.0f}{1 / request_s:12.0f}")
+            print(f"{client:>12}{1e6 * token_s:10.1f}{1e6 * request_s:12.0f}")
     finally:
         server.kill()
         server.wait()
+    print_prompts(arguments.rounds)
 
 
 if __name__ == "__main__":

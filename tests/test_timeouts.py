@@ -37,7 +37,7 @@ NO_TIMEOUTS = {
     ("api/metering/waiting_age.py", "LEAST_GAP_S"): "between two arrivals whose times are kept",
     ("cluster/metrics/buckets.py", "ANSWER_BUCKETS_S"): "bounds of the buckets of histograms",
     ("cluster/metrics/buckets.py", "GAP_BUCKETS_S"): "bounds of the buckets of histograms",
-    ("cluster/load/report/document.py", "LATE_S"): "a lateness that a report warns of",
+    ("cluster/load/record.py", "LATE_S"): "a lateness that a report warns of",
     ("api/web/recent_requests.py", "WINDOW_S"): "the age of requests that figures are made of",
     ("cluster/diagnosis/links.py", "STARTING_S"): "the age of a Scheduler up to which unproved links are normal",
     ("cluster/doctor/judgement/machine.py", "LARGEST_SKEW_S"): "a bound of differences of clocks",

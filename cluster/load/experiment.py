@@ -3,7 +3,6 @@
 Each rate is a load of its own, whose prompts no cache knows from the loads before.
 """
 
-import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -12,7 +11,7 @@ import msgspec
 from cluster.load.generator import Generator, Progress, Sent
 from cluster.load.live_view import LiveView
 from cluster.load.record import LoadRecord
-from cluster.load.report.document import HighestRate, LoadReport, LoadSetup
+from cluster.load.report.document import HighestRate, LoadReport, LoadSetup, highest_rate
 from cluster.load.report.figures import LoadFigures, figures
 from cluster.load.sender import Sender
 from cluster.load.workload import LengthCut, Source, endless, open_rows
@@ -89,16 +88,11 @@ class LoadExperiment:
     @property
     def shown_records(self) -> list[LoadRecord]:
         """The records of the load that the report shows."""
-        shown = self._report(self._highest() if len(self._plan.rates) > 1 else None).shown
+        shown = self._report(self._highest()).shown
         return self.records[self._runs.index(shown)]
 
-    def _highest(self) -> HighestRate:
-        good = [run for run in self._runs if run.attainment.value >= self._plan.target]
-        best = max(good, key=lambda run: run.rate_asked or 0.0, default=None)
-        if best is None or best.rate_asked is None:
-            return HighestRate(0.0, 0.0, self._plan.target, is_bounded=True)
-        is_bounded = any((run.rate_asked or 0.0) > best.rate_asked for run in self._runs)
-        return HighestRate(best.rate_asked, best.attainment.value, self._plan.target, is_bounded)
+    def _highest(self) -> HighestRate | None:
+        return highest_rate(self._runs, self._plan.target) if len(self._plan.rates) > 1 else None
 
     def _report(self, highest: HighestRate | None) -> LoadReport:
         setup = msgspec.structs.replace(self._setup, num_cut=self._num_cut)
@@ -127,7 +121,6 @@ class LoadExperiment:
                 sent.records,
                 slos,
                 sent.generator,
-                random.Random(setup.seed),
                 warm_up=setup.warm_up,
                 rate=asked,
             )

@@ -109,11 +109,19 @@ class GeneratorFigures(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time of the process over wall time. The generator has one thread: 1 is all that it can do."""
     loop_lag_p99_s: float
     loop_lag_max_s: float
-    """How much later than asked for the event loop ran. Times of tokens are wrong by as much."""
+    """How much later than asked for the event loop ran, over the time of the load. Times of tokens are wrong by as
+    much.
+    """
+    loop_late_share: float
+    """Share of the time of the load in which the event loop was late by more than LATE_S."""
     most_open: int
     """Most requests that were open at a time."""
 
 
+LATE_S = 0.01
+"""Lateness of the generator that a report warns of, in seconds. Higher keeps silent where TTFT is off by that much;
+lower warns where it makes no difference.
+"""
 MAX_OPEN = 4096
 """Most requests of an open loop that are open at a time. A request that is due beyond this number waits, and counts
 from its due time. More need more open files; fewer turn an open loop into a closed one.

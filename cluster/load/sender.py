@@ -15,8 +15,8 @@ from cluster.load.client.client import LoadClient
 from cluster.load.client.connection import OK, CutShort, LoadExchange
 from cluster.load.client.endpoint import Api, Endpoint, body_of
 from cluster.load.prompts.texts import PromptWriter
-from cluster.load.record import MAX_ERROR, LoadEnding, LoadRecord
-from cluster.load.target import text_of
+from cluster.load.record import LoadEnding, LoadRecord
+from cluster.load.target import line_of, text_of
 from cluster.messages.ids import SloClass
 from cluster.simulation.traffic.workload import Arrival
 
@@ -88,7 +88,7 @@ class Sender:
             late_s=sent - due,
             ending=ending,
             status=exchange.status,
-            error=error[:MAX_ERROR],
+            error=line_of(error),
             ttft_s=ttft_s,
             tpot_s=(e2e_s - ttft_s) / (tokens - 1) if is_timed and e2e_s and ttft_s and tokens else None,
             e2e_s=e2e_s,

@@ -12,6 +12,7 @@ from cluster.load.client.endpoint import Api, Endpoint, body_of
 from cluster.load.prompts.calibration import CountTokens
 from cluster.load.prompts.counting import Probe
 from cluster.load.record import MAX_ERROR
+from cluster.unreadable import UNREADABLE
 
 ASK_TIMEOUT_S = 60.0
 """Time for each question before a load, in seconds. Longer waits for an endpoint that hangs; shorter fails on one that
@@ -49,7 +50,7 @@ async def served_model(
         raise UnusableEndpoint(f"no service answers at {endpoint.url} ({error or type(error).__name__})") from error
     try:
         models = msgspec.json.decode(exchange.whole, type=_ModelList).data if exchange.status == HTTPStatus.OK else []
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         models = []
     if name is not None:
         return next((model for model in models if model.id == name), ServedModel(name))
@@ -88,7 +89,7 @@ def counter_of(
             return None
         try:
             return msgspec.json.decode(exchange.whole, type=WholeAnswer).num_prompt
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             return None
 
     return count
@@ -96,5 +97,10 @@ def counter_of(
 
 def text_of(body: bytes) -> str:
     """The beginning of a body, in one line that a terminal can show."""
-    text = " ".join(body[: 4 * MAX_ERROR].decode(errors="replace").split())
-    return "".join(letter for letter in text if letter.isprintable())[:MAX_ERROR]
+    return line_of(body[: 4 * MAX_ERROR].decode(errors="replace"))
+
+
+def line_of(text: str) -> str:
+    """The beginning of a text of an endpoint, in one line that a terminal can show."""
+    line = " ".join(text[: 4 * MAX_ERROR].split())
+    return "".join(letter for letter in line if letter.isprintable())[:MAX_ERROR]

@@ -98,7 +98,7 @@ class MixSource:
 
     def rows(self, number: int | None, seed: int, per_s: float | None) -> list[Arrival]:
         mix = self._mix if per_s is None else msgspec.structs.replace(self._mix, rate_per_s=per_s)
-        return generate(mix, number or DEFAULT_REQUESTS, seed)
+        return generate(mix, number or DEFAULT_REQUESTS, seed, starts_in_equilibrium=True)
 
 
 def fixed_mix(num_prompt: int, num_output: int) -> Mix:

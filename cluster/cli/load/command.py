@@ -13,6 +13,7 @@ import uvloop
 
 from api.wire.slo import TPOT_HEADER, TTFT_HEADER
 from cluster.cli.load.options import DEFAULT_RATE, EPILOG, add_options, headers_of, source_of, workload_name
+from cluster.cli.operate.visible import visible
 from cluster.load.client.client import LoadClient
 from cluster.load.experiment import LoadExperiment, LoadPlan
 from cluster.load.prompts.calibration import calibrated
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(_Command(arguments, records).run())
         except (OSError, ValueError) as error:
-            print(f"baton: {error}", file=sys.stderr)
+            print(f"baton: {visible(str(error))}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             print("\nbaton: stopped", file=sys.stderr)
@@ -93,7 +94,7 @@ class _Command:
             report = await experiment.run()
         finally:
             client.close()
-        print(report_text(report))
+        _print(report_text(report))
         self._write(report, experiment.shown_records)
         lines = unmet(arguments.require, report.shown)
         for line in lines:
@@ -193,11 +194,16 @@ def _compare(arguments: argparse.Namespace) -> int:
             with file.open("rb") as opened:
                 reports.append(parsed_report(opened.read(MAX_REPORT_BYTES)))
         except (OSError, NoReport) as error:
-            print(f"baton: {file}: {error}", file=sys.stderr)
+            print(f"baton: {file}: {visible(str(error))}", file=sys.stderr)
             return 2
     first, second = reports
-    print(comparison_text(first, second, (arguments.first.name, arguments.second.name)))
+    _print(comparison_text(first, second, (arguments.first.name, arguments.second.name)))
     return 0
+
+
+def _print(text: str) -> None:
+    """A report may have names and errors of an endpoint, which must not control the terminal."""
+    print("\n".join(visible(line) for line in text.split("\n")))
 
 
 def _write(file: Path, content: bytes) -> None:

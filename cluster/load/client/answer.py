@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from cluster.unreadable import UNREADABLE
+
 MAX_LINE_BYTES = 4 * 1024 * 1024
 """Longest line of a stream. The last event of the responses API repeats the whole answer in one line. Longer lets an
 endpoint take more memory per request; shorter fails long answers.
@@ -126,7 +128,8 @@ class StreamedAnswer:
         """Whether the stream has said that the answer is whole."""
         self.error: str | None = None
         self.usage: _Usage | None = None
-        self._rest = b""
+        self._rest = bytearray()
+        """The line that has no end yet. It grows in place: parts may be single bytes."""
         self._arrived_at = -1.0
 
     @property
@@ -150,18 +153,28 @@ class StreamedAnswer:
             BrokenAnswer: a line is no JSON of the API.
             TooLargeAnswer: a line is longer than MAX_LINE_BYTES.
         """
-        *lines, rest = (self._rest + part if self._rest else part).split(b"\n")
-        if len(rest) > MAX_LINE_BYTES:
-            raise TooLargeAnswer(f"a line has more than {MAX_LINE_BYTES} bytes")
-        self._rest = rest
+        rest = self._rest
+        if b"\n" not in part:
+            rest += part
+            _check_line(rest)
+            return
+        *lines, last = part.split(b"\n")
+        if rest:
+            rest += lines[0]
+            _check_line(rest)
+            lines[0] = bytes(rest)
+            rest.clear()
         for line in lines:
             if line.startswith(_DATA):
                 self._read(line[len(_DATA) :], now)
+        if last:
+            rest += last
+            _check_line(rest)
 
     def _read(self, data: bytes, now: float) -> None:
         try:
             event = _EVENTS.decode(data)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             self._read_no_event(data.strip(), error)
             return
         for choice in event.choices:
@@ -201,6 +214,11 @@ class StreamedAnswer:
         elif now > self._arrived_at and len(self.gaps_s) < MAX_GAPS:
             self.gaps_s.append(now - self._arrived_at)
         self._arrived_at = self.last_at = now
+
+
+def _check_line(line: bytearray) -> None:
+    if len(line) > MAX_LINE_BYTES:
+        raise TooLargeAnswer(f"a line has more than {MAX_LINE_BYTES} bytes")
 
 
 def _num_prompt(usage: _Usage) -> int | None:

@@ -40,11 +40,15 @@ class LoadExchange:
         self.headers: dict[bytes, bytes] = {}
         """Those of the answer that a client reads, with names in lower case."""
         self.stream = StreamedAnswer()
-        self.whole = b""
-        """The body, if it is no event stream."""
+        self._whole = bytearray()
         self.num_bytes = 0
         self.is_streamed = False
         self.has_head = False
+
+    @property
+    def whole(self) -> bytes:
+        """The begin of the body, if it is no event stream."""
+        return bytes(self._whole)
 
     def headers_complete(self, status: int) -> None:
         self.status, self.has_head = status, True
@@ -53,8 +57,8 @@ class LoadExchange:
     def take(self, part: bytes, now: float) -> None:
         if self.is_streamed:
             self.stream.feed(part, now)
-        elif len(self.whole) < MAX_WHOLE_BYTES:
-            self.whole += part[: MAX_WHOLE_BYTES - len(self.whole)]
+        else:
+            self._whole += part[: MAX_WHOLE_BYTES - len(self._whole)]
 
 
 class EndpointConnection(asyncio.Protocol):

@@ -2,7 +2,7 @@
 
 A piece of a prompt has a name. Its text follows from the name and the salt of the run alone, so that prompts share what
 their pieces share. Two pieces with different names differ within their first words, so that no cache takes one for the
-other. Most of a text is put together from prepared sentences: a prompt of 30,000 tokens takes half a millisecond.
+other. Most of a text is put together from prepared sentences, so that long prompts take little time.
 """
 
 from collections.abc import Sequence

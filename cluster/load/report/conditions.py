@@ -30,6 +30,7 @@ def _of_latency(pick: Callable[[LoadFigures], Latency | None], field: str) -> Ca
 
 FIGURES: dict[str, Callable[[LoadFigures], float | None]] = {
     "attainment": lambda run: run.attainment.value,
+    "attainment_low": lambda run: run.attainment.low,
     "goodput": lambda run: run.goodput_per_s.value,
     "finished_per_s": lambda run: run.finished_per_s,
     "output_tokens_per_s": lambda run: run.output_tokens_per_s,

@@ -12,7 +12,7 @@ from statistics import fmean, median
 import msgspec
 
 from cluster.load.record import GeneratorFigures, LoadEnding, LoadRecord
-from cluster.load.report.intervals import Choices, Estimate, quantile_estimates, share
+from cluster.load.report.intervals import Estimate, quantile_estimates, share
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import Slo
 from cluster.simulation.results.summary import quantile
@@ -70,14 +70,24 @@ class LoadFigures(msgspec.Struct, frozen=True, kw_only=True):
     num_stopped: int
     window_s: float
     """Time in which the counted requests were due (open loop), or were served (closed loop)."""
+    served_s: float
+    """Time from when the first counted request was due to the end of the last one, and at least `window_s`. All rates
+    of what was served are over this time.
+    """
+    drain_s: float
+    """Time from when the last counted request was due to the end of the last one."""
     offered_per_s: float
     """Requests that were due per second."""
     endings: dict[LoadEnding, int]
+    finished_share: Estimate
+    refused_share: Estimate
+    failed_share: Estimate
+    """Share of the requests that neither finished nor were refused."""
     attainment: Estimate
     """Share of the requests that finished within both objectives."""
     attainment_by_class: dict[SloClass, float]
     goodput_per_s: Estimate
-    """Requests per second that finished within both objectives."""
+    """Requests that finished within both objectives, per second of the time in which they were served."""
     finished_per_s: float
     output_tokens_per_s: float
     prompt_tokens_per_s: float
@@ -109,7 +119,6 @@ def figures(
     records: Sequence[LoadRecord],
     slos: Slos,
     generator: GeneratorFigures,
-    chance: Choices,
     *,
     warm_up: float,
     rate: float | None,
@@ -120,9 +129,10 @@ def figures(
     counted = ordered[num_warm_up:]
     finished = [record for record in counted if record.ending is LoadEnding.FINISHED]
     good = [record.is_good(slos[record.slo_class]) for record in counted]
-    window_s, served_s = _window_s(counted, is_open=rate is not None), _served_s(counted)
-    attainment = share(good, chance)
-    offered_per_s = len(counted) / window_s
+    window_s = _window_s(counted, is_open=rate is not None)
+    served_s = max(window_s, _served_s(counted))
+    attainment = share(good)
+    endings = [record.ending for record in counted]
     lags = sorted(record.late_s for record in counted) or [0.0]
     waits = [record.retry_after_s for record in counted if record.retry_after_s is not None]
     return LoadFigures(
@@ -131,17 +141,22 @@ def figures(
         num_warm_up=num_warm_up,
         num_stopped=len(records) - len(ordered),
         window_s=window_s,
-        offered_per_s=offered_per_s,
-        endings=dict(Counter(record.ending for record in counted)),
+        served_s=served_s,
+        drain_s=max((r.ended_s for r in counted), default=0.0) - max((r.due_s for r in counted), default=0.0),
+        offered_per_s=len(counted) / window_s,
+        endings=dict(Counter(endings)),
+        finished_share=share([ending is LoadEnding.FINISHED for ending in endings]),
+        refused_share=share([ending is LoadEnding.REFUSED for ending in endings]),
+        failed_share=share([ending not in (LoadEnding.FINISHED, LoadEnding.REFUSED) for ending in endings]),
         attainment=attainment,
         attainment_by_class=_by_class(counted, good),
-        goodput_per_s=attainment.scaled(offered_per_s),
+        goodput_per_s=attainment.scaled(len(counted) / served_s),
         finished_per_s=len(finished) / served_s,
         output_tokens_per_s=sum(record.num_output or 0 for record in counted) / served_s,
         prompt_tokens_per_s=sum(record.num_prompt or 0 for record in counted) / served_s,
-        ttft_s=_latency(counted, lambda record: record.ttft_s, chance),
-        tpot_s=_latency(counted, lambda record: record.tpot_s, chance),
-        e2e_s=_latency(finished, lambda record: record.e2e_s, chance),
+        ttft_s=_latency(counted, lambda record: record.ttft_s),
+        tpot_s=_latency(counted, lambda record: record.tpot_s),
+        e2e_s=_latency(finished, lambda record: record.e2e_s),
         itl_s=_gaps(counted),
         mean_prompt=_mean([record.num_prompt for record in finished]),
         mean_output=_mean([record.num_output for record in finished]),
@@ -176,13 +191,11 @@ def _served_s(records: Sequence[LoadRecord]) -> float:
     return max(record.ended_s for record in records) - min(record.due_s for record in records) or 1.0
 
 
-def _latency(
-    records: Sequence[LoadRecord], value: Callable[[LoadRecord], float | None], chance: Choices
-) -> Latency | None:
+def _latency(records: Sequence[LoadRecord], value: Callable[[LoadRecord], float | None]) -> Latency | None:
     values = [found for record in records if (found := value(record)) is not None]
     if not values:
         return None
-    p50, p90, p95, p99 = quantile_estimates(values, PROBABILITIES, chance)
+    p50, p90, p95, p99 = quantile_estimates(values, PROBABILITIES)
     return Latency(p50, p90, p95, p99, fmean(values), max(values))
 
 

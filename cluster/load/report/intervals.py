@@ -1,31 +1,30 @@
-"""Confidence intervals of shares and quantiles, by a bootstrap over blocks of requests. Pure.
+"""Confidence intervals of shares and quantiles of requests, which are not independent. Pure.
 
-Requests that follow each other meet the same queue, so they are no independent samples. A block is a run of consecutive
-requests, and a resample takes whole blocks. With few blocks the interval is wide, as it should be.
+Requests that follow each other meet the same queue. A block is a run of consecutive requests. How much the shares of
+blocks differ, over how much they would if requests were independent, is the design effect: by that factor the requests
+tell less than their number. It is known only as well as so few blocks tell, which the t distribution allows for.
+
+The interval of a share is that of Clopper and Pearson for the effective number of requests, as Korn and Graubard have
+it. The interval of a quantile lies between two of the values in order, whose ranks follow from the binomial
+distribution of how many values are below the quantile. It assumes nothing of the values' distribution. Both are known
+to hold the truth at least as often as they say, even near 0, near 1 and in a tail.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
-from typing import Protocol
+from math import ceil, floor, inf
 
 import msgspec
 
+from cluster.load.report.distributions import beta_quantile, most_below, t_quantile
+
 CONFIDENCE = 0.95
-NUM_BLOCKS = 20
-"""Most blocks. More are shorter, and take what neighbours have in common for chance; fewer make intervals uncertain."""
+NUM_BLOCKS = 10
+"""Most blocks. More are shorter, and take what neighbours have in common for chance; fewer know the design effect less,
+and make intervals wider.
+"""
 LEAST_IN_BLOCK = 5
 """Requests of a block, where there are as many as for two blocks. Fewer make blocks of single requests."""
-MOST_RESAMPLES, LEAST_RESAMPLES = 500, 100
-"""Resamples. More make the ends of an interval steadier, and take longer."""
-MOST_VALUES = 4_000_000
-"""Values that are summed in all resamples together. More take longer; fewer use fewer resamples of long loads."""
-
-
-class Choices(Protocol):
-    """A source of random numbers, as random.Random is."""
-
-    def choices(self, population: Sequence[int], *, k: int) -> list[int]: ...
+_TAIL = (1 - CONFIDENCE) / 2
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -33,10 +32,15 @@ class Estimate(msgspec.Struct, frozen=True):
 
     value: float
     low: float
-    high: float
+    high: float | None
+    """None: there are too few requests for an upper end."""
 
     def scaled(self, factor: float) -> "Estimate":
-        return Estimate(self.value * factor, self.low * factor, self.high * factor)
+        return Estimate(self.value * factor, self.low * factor, None if self.high is None else self.high * factor)
+
+    @property
+    def upper(self) -> float:
+        return inf if self.high is None else self.high
 
 
 def blocks_of(number: int) -> list[int]:
@@ -45,55 +49,49 @@ def blocks_of(number: int) -> list[int]:
     return [index * num_blocks // number for index in range(number)]
 
 
-def share(is_good: Sequence[bool], chance: Choices) -> Estimate:
+def share(is_good: Sequence[bool]) -> Estimate:
     """The share of those that are good, of requests in order."""
     if not is_good:
-        return Estimate(0.0, 0.0, 0.0)
-    blocks = blocks_of(len(is_good))
+        return Estimate(0.0, 0.0, 1.0)
+    value = sum(is_good) / len(is_good)
+    number = effective_number(is_good)
+    good, bad = value * number, (1 - value) * number
+    low = beta_quantile(good, bad + 1, _TAIL) if good else 0.0
+    high = beta_quantile(good + 1, bad, 1 - _TAIL) if bad else 1.0
+    return Estimate(value, min(low, value), max(high, value))
+
+
+def quantile_estimates(values: Sequence[float], probabilities: Sequence[float]) -> list[Estimate]:
+    """Quantiles of times that are in the order of their requests. There is at least one time."""
+    ordered = sorted(values)
+    return [_quantile(values, ordered, probability) for probability in probabilities]
+
+
+def effective_number(is_good: Sequence[bool]) -> float:
+    """How many independent requests would tell as much of the share as these do. If all are alike, nothing tells of
+    dependence, and they count in full.
+    """
+    number, good = len(is_good), sum(is_good)
+    blocks = blocks_of(number)
     num_blocks = blocks[-1] + 1
-    good, total = [0] * num_blocks, [0] * num_blocks
+    if num_blocks == 1 or good in (0, number):
+        return float(number)
+    value = good / number
+    surplus = [0.0] * num_blocks
     for block, one in zip(blocks, is_good, strict=True):
-        good[block] += one
-        total[block] += 1
-    found = []
-    for _ in range(MOST_RESAMPLES):
-        chosen = chance.choices(range(num_blocks), k=num_blocks)
-        found.append(sum(good[block] for block in chosen) / sum(total[block] for block in chosen))
-    return _estimate(sum(good) / len(is_good), found, least_width=1 / len(is_good))
+        surplus[block] += one - value
+    variance = num_blocks / (num_blocks - 1) * sum(one * one for one in surplus) / number**2
+    effect = max(1.0, variance * number / (value * (1 - value)))
+    few = t_quantile(number - 1, 1 - _TAIL) / t_quantile(num_blocks - 1, 1 - _TAIL)
+    return number / effect * few**2
 
 
-def quantile_estimates(values: Sequence[float], probabilities: Sequence[float], chance: Choices) -> list[Estimate]:
-    """Quantiles of values that are in the order of their requests. There is at least one value."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ordered = [values[index] for index in order]
-    blocks = blocks_of(len(values))
-    block_of = [blocks[index] for index in order]
-    num_blocks = blocks[-1] + 1
-    num_resamples = max(LEAST_RESAMPLES, min(MOST_RESAMPLES, MOST_VALUES // len(values)))
-    found: list[list[float]] = [[] for _ in probabilities]
-    for _ in range(num_resamples):
-        times = [0] * num_blocks
-        for block in chance.choices(range(num_blocks), k=num_blocks):
-            times[block] += 1
-        ranks = list(accumulate(map(times.__getitem__, block_of)))
-        for places, probability in zip(found, probabilities, strict=True):
-            places.append(ordered[bisect_left(ranks, _rank(ranks[-1], probability))])
-    return [
-        _estimate(ordered[_rank(len(ordered), probability) - 1], places)
-        for probability, places in zip(probabilities, found, strict=True)
-    ]
-
-
-def _rank(number: int, probability: float) -> int:
-    """Rank, from 1, of the value at a probability. It is that of `quantile` of the simulator's summary."""
-    return min(number, int(probability * number) + 1)
-
-
-def _estimate(value: float, found: list[float], least_width: float = 0.0) -> Estimate:
-    """`least_width`: half of the narrowest interval. All blocks may be alike by chance."""
-    found.sort()
-    tail = (1 - CONFIDENCE) / 2
-    low, high = found[int(tail * len(found))], found[min(len(found) - 1, int((1 - tail) * len(found)))]
-    if least_width:
-        low, high = max(0.0, min(low, value - least_width)), min(1.0, max(high, value + least_width))
-    return Estimate(value, low, high)
+def _quantile(values: Sequence[float], ordered: Sequence[float], probability: float) -> Estimate:
+    number = len(ordered)
+    value = ordered[min(number, int(probability * number) + 1) - 1]  # as `quantile` of the simulator's summary
+    effective = max(1, floor(effective_number([one <= value for one in values])))
+    low_rank = most_below(effective, probability, _TAIL) + 1
+    high_rank = most_below(effective, probability, 1 - _TAIL) + 2
+    low = ordered[floor(low_rank * number / effective) - 1] if low_rank else 0.0
+    high = ordered[ceil(high_rank * number / effective) - 1] if high_rank <= effective else None
+    return Estimate(value, min(low, value), None if high is None else max(high, value))

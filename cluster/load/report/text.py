@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from cluster.load.record import LoadEnding
-from cluster.load.report.document import LoadReport, LoadSetup, warnings
+from cluster.load.record import LATE_S, LoadEnding
+from cluster.load.report.document import HighestRate, LoadReport, LoadSetup, warnings
 from cluster.load.report.figures import Gaps, Latency, LoadFigures
 from cluster.load.report.intervals import Estimate
 from cluster.simulation.results.summary import aligned
@@ -27,9 +27,19 @@ def highest_line(report: LoadReport) -> str:
     if not found.per_s:
         return f"No rate that was tried attained {found.target:.0%}."
     bound = "" if found.is_bounded else " It is the highest that was tried: there may be more."
+    attained = f"{found.attainment.value:.1%}, interval {between(found.attainment, _percent)}"
     return (
-        f"{found.per_s:.3g} req/s is the highest rate that attained {found.target:.0%} ({found.attainment:.1%}).{bound}"
+        f"{found.per_s:.3g} req/s is the highest rate that attained {found.target:.0%} ({attained}).{bound}\n"
+        f"{_sure(found)}"
     )
+
+
+def _sure(found: HighestRate) -> str:
+    """How much of the outcome is chance."""
+    up_to = f"up to {found.surely_per_s:.3g} req/s" if found.surely_per_s is not None else "at no rate that was tried"
+    missed = found.surely_missed_per_s
+    begin = f"from {missed:.3g} req/s on" if missed is not None else "at no rate that was tried"
+    return f"The whole interval is above {found.target:.0%} {up_to}, and below it {begin}."
 
 
 def _heading(setup: LoadSetup, run: LoadFigures) -> str:
@@ -56,7 +66,7 @@ def _rate_rows(runs: list[LoadFigures]) -> Rows:
                 f"{run.offered_per_s:.2f}",
                 f"{run.goodput_per_s.value:.2f}",
                 f"{attained.value:.1%}",
-                f"{100 * attained.low:.1f}-{100 * attained.high:.1f}",
+                between(attained, _percent),
                 f"{run.finished_per_s:.2f}",
                 str(num_refused(run)),
                 str(num_failed(run)),
@@ -119,8 +129,9 @@ def _generator(run: LoadFigures) -> str:
     generator = run.generator
     return (
         f"generator: sent {_ms(run.lag.p50_s)} ms late at p50, {_ms(run.lag.p99_s)} at p99 and {_ms(run.lag.max_s)} at "
-        f"most; its event loop {_ms(generator.loop_lag_p99_s)} ms behind at p99; {generator.cpu_share:.0%} of a core; "
-        f"{generator.most_open} requests open at most"
+        f"most; its event loop {_ms(generator.loop_lag_p99_s)} ms behind at p99 and "
+        f"more than {1e3 * LATE_S:.0f} ms in {generator.loop_late_share:.1%} of the time; "
+        f"{generator.cpu_share:.0%} of a core; {generator.most_open} requests open at most"
     )
 
 
@@ -134,7 +145,13 @@ def num_failed(run: LoadFigures) -> int:
 
 
 def between(estimate: Estimate, shown: Callable[[float], str]) -> str:
-    return f"{shown(estimate.low)}-{shown(estimate.high)}"
+    """An interval. `from` has no upper end."""
+    low = shown(estimate.low)
+    return f"from {low}" if estimate.high is None else f"{low}-{shown(estimate.high)}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
 
 
 def _ms(seconds: float) -> str:

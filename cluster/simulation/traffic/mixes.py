@@ -10,6 +10,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from statistics import NormalDist
 
@@ -27,6 +28,14 @@ makes short workloads differ more between seeds.
 WARM_UP = 0.25
 """Share of the requests that is drawn and dropped before the first row. Lower begins with conversations that are all at
 their first turn; higher draws more rows in vain.
+"""
+
+
+LEAD_SESSIONS = 2000
+"""Sessions that tell how long sessions last. More take longer; fewer do not see the longest."""
+LEAD_SHARE = 0.995
+"""Share of the turns that come within the lead of a mix after their session's begin. Higher draws longer leads in vain;
+lower begins with a rate below that of the mix.
 """
 
 
@@ -141,30 +150,62 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def generate(
-    mix: Mix, num_requests: int, seed: int = 0, lengths: Sequence[tuple[int, int]] | None = None
+    mix: Mix,
+    num_requests: int,
+    seed: int = 0,
+    lengths: Sequence[tuple[int, int]] | None = None,
+    *,
+    starts_in_equilibrium: bool = False,
 ) -> list[Arrival]:
     """Draw `num_requests` requests at the mix's own rate, in order of arrival. The first one arrives at 0.
 
     If `lengths` is given, each request has one of these pairs of prompt and output tokens, and prompts share nothing.
+    `starts_in_equilibrium`: at 0 there are as many sessions as later, so that the rate is the same from the begin to
+    the end. Otherwise sessions have begun only shortly before, and the rate rises for as long as sessions last.
     """
     rng = random.Random(seed)
-    rows = itertools.islice(
-        _rows(mix, rng), round(WARM_UP * num_requests), round(WARM_UP * num_requests) + num_requests
-    )
+    if starts_in_equilibrium:
+        rows = itertools.islice(_rows(mix, rng, lead_s(mix)), num_requests)
+    else:
+        num_dropped = round(WARM_UP * num_requests)
+        rows = itertools.islice(_rows(mix, rng), num_dropped, num_dropped + num_requests)
     kept = [row if lengths is None else _resized(row, rng.choice(lengths)) for row in rows]
     stretch = (num_requests - 1) / mix.rate_per_s / ((kept[-1].arrival_s - kept[0].arrival_s) or 1.0)
     return [msgspec.structs.replace(row, arrival_s=(row.arrival_s - kept[0].arrival_s) * stretch) for row in kept]
 
 
-def _rows(mix: Mix, rng: random.Random) -> Iterator[Arrival]:
-    """Yield requests in order of arrival, without end."""
+@lru_cache(32)
+def lead_s(mix: Mix) -> float:
+    """Seconds from the begin of a session within which nearly all turns of sessions come."""
+    rng = random.Random(0)
+    streams, shares = mix.streams, [stream.share for stream in mix.streams]
+    offsets = sorted(
+        offset_s
+        for number in range(LEAD_SESSIONS if any(stream.further_turns for stream in streams) else 1)
+        for offset_s in _turn_times(_Session(rng.choices(streams, shares)[0], number, rng), rng)
+    )
+    return offsets[int(LEAD_SHARE * (len(offsets) - 1))]
+
+
+def _turn_times(session: "_Session", rng: random.Random) -> Iterator[float]:
+    """When the turns of a session come, from its begin."""
+    now = 0.0
+    yield now
+    while session.goes_on(rng):
+        assert session.stream.think_s is not None
+        now += session.stream.think_s.draw(rng)
+        yield now
+
+
+def _rows(mix: Mix, rng: random.Random, from_s: float = 0.0) -> Iterator[Arrival]:
+    """Yield the requests from `from_s` after the first session on, in order of arrival, without end."""
     turns: list[tuple[float, int, _Session]] = []
     streams, shares = mix.streams, [stream.share for stream in mix.streams]
     session_s = 1.0 if isinstance(mix.arrivals, Bursts) else _requests_per_session(mix) / mix.rate_per_s
     for number, start in enumerate(mix.arrivals.times(rng)):
         start_s = start * session_s
         while turns and turns[0][0] <= start_s:
-            yield from _take_turn(turns, rng)
+            yield from _take_turn(turns, rng, from_s)
         (stream,) = rng.choices(streams, shares)
         heapq.heappush(turns, (start_s, number, _Session(stream, number, rng)))
 
@@ -178,9 +219,10 @@ def _requests_per_session(mix: Mix) -> float:
     return weighted / sum(stream.share for stream in mix.streams)
 
 
-def _take_turn(turns: list[tuple[float, int, "_Session"]], rng: random.Random) -> Iterator[Arrival]:
+def _take_turn(turns: list[tuple[float, int, "_Session"]], rng: random.Random, from_s: float) -> Iterator[Arrival]:
     now, number, session = heapq.heappop(turns)
-    yield session.request(now)
+    if now >= from_s:
+        yield session.request(now)
     if session.goes_on(rng):
         assert session.stream.think_s is not None
         heapq.heappush(turns, (now + session.stream.think_s.draw(rng), number, session))

@@ -80,6 +80,7 @@ ENDINGS: dict[str, tuple[Answer, LoadEnding]] = {
     "an upgrade": (raw(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"), LoadEnding.BROKEN),
     "broken chunks": (raw(STREAM_HEAD, b"zz\r\n"), LoadEnding.BROKEN),
     "broken JSON": (raw(STREAM_HEAD, chunk(b'data: {"choices": [\n\n'), then="wait"), LoadEnding.BROKEN),
+    "bytes that are no UTF-8": (raw(STREAM_HEAD, chunk(b'data: {"id": "\xff"}\n\n'), then="wait"), LoadEnding.BROKEN),
     "JSON of another API": (raw(STREAM_HEAD, chunk(b'data: {"choices": "no"}\n\n'), then="wait"), LoadEnding.BROKEN),
     "no stream": (
         raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}", then="wait"),
@@ -87,6 +88,10 @@ ENDINGS: dict[str, tuple[Answer, LoadEnding]] = {
     ),
     "an error event": (
         raw(STREAM_HEAD, WORD, chunk(b'data: {"error": {"message": "lost"}}\n\n'), b"0\r\n\r\n", then="wait"),
+        LoadEnding.ERROR_EVENT,
+    ),
+    "an error event that controls terminals": (
+        raw(STREAM_HEAD, chunk(b'data: {"error": "\\u001b]0;x\\u0007\\nfine"}\n\n'), b"0\r\n\r\n", then="wait"),
         LoadEnding.ERROR_EVENT,
     ),
     "status 500": (raw(b"HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops", then="wait"), LoadEnding.HTTP_ERROR),
@@ -103,7 +108,7 @@ async def test_each_way_to_fail_has_its_ending(name: str) -> None:
     answer, ending = ENDINGS[name]
     record, _ = await fared(answer)
     assert record.ending is ending
-    assert record.error and len(record.error) <= MAX_ERROR
+    assert record.error.isprintable() and 0 < len(record.error) <= MAX_ERROR
 
 
 async def test_interim_answers_come_before_the_answer() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bench.data.shared_data import shared_file
 from cluster.load.workload import LengthCut, MixSource, TraceSource, endless, fixed_mix, open_rows, sessions
+from cluster.simulation.traffic.mixes import Mix, Spread, Stream
 from cluster.simulation.traffic.named_mixes import MIXES
 from cluster.simulation.traffic.workload import Arrival, PromptPiece, Speaker, rate_per_s
 
@@ -41,6 +42,17 @@ def test_other_rate_begins_more_sessions_and_leaves_think_times_as_they_are() ->
     slow, fast = rows_at(1.0, number=400), rows_at(4.0, number=1600)
     assert rate_per_s(fast) == pytest.approx(4.0)
     assert think_s(fast) == pytest.approx(think_s(slow), rel=0.3)
+
+
+def test_rate_is_the_same_from_the_begin_to_the_end() -> None:
+    turns, think_s, tokens = (Spread(((0, low), (1, high))) for low, high in ((5, 15), (5, 15), (5, 10)))
+    stream = Stream(prompts=tokens, outputs=tokens, further_turns=turns, think_s=think_s, new_tokens=tokens)
+    source = MixSource("", Mix(what="", rate_per_s=1.0, streams=(stream,)), None)
+    counts = [0] * 6
+    for seed in range(20):
+        for row in open_rows(source, rate=10.0, speed=1.0, number=None, duration_s=60.0, seed=seed):
+            counts[min(5, int(row.arrival_s / 10))] += 1
+    assert [count / 20 / 100 for count in counts] == pytest.approx([1.0] * 6, abs=0.06)
 
 
 def test_rate_of_a_trace_moves_its_arrivals_alone() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.cli.main import argument_parser
-from tests.component.cluster.load.fake_endpoint import MODEL, FakeEndpoint, running, write_json
+from tests.component.cluster.load.fake_endpoint import MODEL, STREAM_HEAD, FakeEndpoint, running, write_data, write_json
 
 QUICK = ["--tokens", "20:4", "--rate", "50", "--requests", "20"]
 
@@ -127,6 +127,32 @@ def test_endpoint_that_refuses_the_key_is_told_before_the_load(capsys: pytest.Ca
         assert baton_load("--url", fake.url, *QUICK) == 2
         assert baton_load("--url", fake.url, *QUICK, "--model", "m") == 2
     assert capsys.readouterr().err.count("who are you?") == 2
+
+
+class Hostile(FakeEndpoint):
+    """Names its model so that a terminal obeys, and answers with bytes that are no UTF-8."""
+
+    async def _answer(self, head: bytes, body: dict[str, object], writer: asyncio.StreamWriter) -> None:
+        if head.startswith(b"GET"):
+            write_json(writer, {"data": [{"id": "m\x1b]0;owned\x07\x1b[2J"}]})
+        elif body.get("stream"):
+            writer.write(STREAM_HEAD)
+            write_data(writer, b'{"id": "\xff"}')
+            writer.write(b"0\r\n\r\n")
+        else:
+            writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{"usage":"\xff"}')
+
+
+def test_hostile_endpoint_ends_no_load_and_reaches_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "a.json")
+    with served(Hostile()) as fake:
+        assert baton_load("--url", fake.url, *QUICK, "--json", file) == 1
+    assert baton_load("compare", file, file) == 0
+    told = capsys.readouterr()
+    assert "broken" in told.out and told.out.count("m?]0;owned??[2J") == 3
+    assert "\x1b" not in told.out + told.err
 
 
 def test_closed_loop_of_a_mix(capsys: pytest.CaptureFixture[str]) -> None:

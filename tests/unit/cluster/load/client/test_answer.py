@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 from typing import Any
 
 import pytest
@@ -135,6 +136,8 @@ def test_any_bytes_are_read_or_refused(parts: list[bytes]) -> None:
         b'{"usage": {"completion_tokens": 99999999999999999999}}',
         b'{"x":' * 5000,
         b"\xff\xfe",
+        b'{"id": "\xff"}',
+        b'{"choices": [{"delta": {"content": "\xc3"}}]}',
     ],
 )
 def test_what_is_no_event_of_the_api_is_broken(data: bytes) -> None:
@@ -156,6 +159,24 @@ def test_line_without_an_end_is_too_large() -> None:
     with pytest.raises(TooLargeAnswer):
         for _ in range(MAX_LINE_BYTES // 65_536 + 2):
             answer.feed(b"a" * 65_536, 0.0)
+
+
+def test_line_that_is_too_long_is_too_large_even_if_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.load.client.answer.MAX_LINE_BYTES", 100)
+    answer = StreamedAnswer()
+    answer.feed(b"a" * 90, 0.0)
+    with pytest.raises(TooLargeAnswer):
+        answer.feed(b"a" * 90 + b"\n", 0.0)
+
+
+def test_single_bytes_at_the_end_of_a_long_line_are_read_at_once() -> None:
+    answer = StreamedAnswer()
+    answer.feed(b"x" * (MAX_LINE_BYTES - 10_000), 0.0)
+    began = time.process_time()
+    for _ in range(5_000):
+        answer.feed(b"x", 0.0)
+    # Each part copied the line before: 4 MiB for each byte, or 20 GB
+    assert time.process_time() - began < 0.5
 
 
 def test_gaps_of_an_endless_stream_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

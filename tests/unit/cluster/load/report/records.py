@@ -1,6 +1,5 @@
 """Records and reports that tests are about."""
 
-import random
 from array import array
 from typing import Any
 
@@ -10,7 +9,7 @@ from cluster.load.report.figures import LoadFigures, figures
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import Slo
 
-CALM = GeneratorFigures(cpu_share=0.1, loop_lag_p99_s=0.001, loop_lag_max_s=0.002, most_open=3)
+CALM = GeneratorFigures(cpu_share=0.1, loop_lag_p99_s=0.001, loop_lag_max_s=0.002, loop_late_share=0.0, most_open=3)
 SLOS = {slo_class: Slo(1.0, 0.1) for slo_class in SloClass}
 
 
@@ -46,7 +45,7 @@ def without_tokens(number: int, ending: LoadEnding, **changes: Any) -> LoadRecor
 def summed(
     records: list[LoadRecord], *, warm_up: float = 0.0, rate: float | None = 1.0, generator: GeneratorFigures = CALM
 ) -> LoadFigures:
-    return figures(records, SLOS, generator, random.Random(0), warm_up=warm_up, rate=rate)
+    return figures(records, SLOS, generator, warm_up=warm_up, rate=rate)
 
 
 def setup(**changes: Any) -> LoadSetup:

@@ -26,7 +26,9 @@ def test_condition_that_holds(text: str) -> None:
     assert unmet([parse_condition(text)], RUN) == []
 
 
-@pytest.mark.parametrize("text", ["attainment>0.95", "refused<1", "ttft_p50_ms<499.9", "goodput>=5"])
+@pytest.mark.parametrize(
+    "text", ["attainment>0.95", "attainment_low>=0.8", "refused<1", "ttft_p50_ms<499.9", "goodput>=5"]
+)
 def test_condition_that_does_not_hold_is_told_with_its_value(text: str) -> None:
     (line,) = unmet([parse_condition(text)], RUN)
     assert line.startswith(f"{parse_condition(text)} is not met: it is ")

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from cluster.load.record import GeneratorFigures, LoadEnding
-from cluster.load.report.document import HighestRate, NoReport, parsed_report, warnings
+from cluster.load.report.document import NoReport, highest_rate, parsed_report, warnings
+from cluster.load.report.figures import LoadFigures
 from cluster.load.report.page import report_page
 from cluster.load.report.text import report_text
 from tests.unit.cluster.load.report.records import record, refused, report, setup, summed, without_tokens
@@ -13,7 +14,7 @@ MANY = [record(number) for number in range(200)]
 
 
 def test_report_is_read_as_it_was_written() -> None:
-    written = report(summed([*MANY, refused(200)]), highest_rate=HighestRate(2.0, 0.95, 0.9, True))
+    written = report(summed([*MANY, refused(200)]), highest_rate=highest_rate([summed(MANY, rate=2.0)], 0.9))
     assert parsed_report(msgspec.json.encode(written)) == written
 
 
@@ -26,6 +27,8 @@ def test_what_is_no_report_is_refused(text: bytes) -> None:
 def test_report_of_another_format_or_without_figures_is_refused() -> None:
     with pytest.raises(NoReport, match="format 9"):
         parsed_report(msgspec.json.encode(report(summed(MANY), format=9)))
+    with pytest.raises(NoReport, match="format 1, and this version reads"):
+        parsed_report(b'{"format": 1, "runs": []}')
     with pytest.raises(NoReport, match="without figures"):
         parsed_report(msgspec.json.encode(report()))
 
@@ -35,9 +38,16 @@ def test_calm_load_has_no_warning() -> None:
 
 
 def test_late_generator_is_told() -> None:
-    busy = GeneratorFigures(cpu_share=0.95, loop_lag_p99_s=0.05, loop_lag_max_s=0.1, most_open=4096)
+    busy = GeneratorFigures(
+        cpu_share=0.95, loop_lag_p99_s=0.05, loop_lag_max_s=0.1, loop_late_share=0.0725, most_open=4096
+    )
     lines = "\n".join(warnings(report(summed([record(n, late_s=0.2) for n in range(200)], generator=busy))))
-    for part in ("sent late: 200 ms", "50 ms behind", "95% of a core", "4096 requests were open"):
+    for part in (
+        "sent late: 200 ms",
+        "more than 10 ms behind in 7.2% of the time, and 100 ms at most",
+        "95% of a core",
+        "4096 requests were open",
+    ):
         assert part in lines
 
 
@@ -56,6 +66,11 @@ def test_load_that_is_not_the_one_that_was_planned_is_told() -> None:
         assert part in lines
 
 
+def test_load_that_goes_on_long_after_its_last_request_is_told() -> None:
+    late = [record(number, ended_s=number + 30.0) for number in range(200)]
+    assert any("answers went on for 30.0 s" in line for line in warnings(report(summed(late))))
+
+
 def test_few_requests_are_told() -> None:
     assert any("p99 is little more" in line for line in warnings(report(summed(MANY[:50]))))
 
@@ -66,11 +81,32 @@ def test_text_has_the_figures_that_were_asked_for() -> None:
         assert part in text
 
 
+def test_interval_without_an_upper_end_is_told_and_survives_its_file() -> None:
+    few = report(summed([record(number, ttft_s=0.1 + number / 1000) for number in range(180)]))
+    assert few.shown.ttft_s is not None and few.shown.ttft_s.p99.high is None
+    assert parsed_report(msgspec.json.encode(few)) == few
+    assert "from 2" in report_text(few)
+
+
 def test_search_is_told() -> None:
     runs = [summed(MANY, rate=rate) for rate in (1.0, 2.0)]
-    text = report_text(report(*runs, highest_rate=HighestRate(2.0, 1.0, 0.9, is_bounded=False)))
-    assert "2 req/s is the highest rate that attained 90%" in text and "there may be more" in text
-    assert "No rate that was tried" in report_text(report(*runs, highest_rate=HighestRate(0.0, 0.0, 0.9, True)))
+    text = report_text(report(*runs, highest_rate=highest_rate(runs, 0.9)))
+    assert "2 req/s is the highest rate that attained 90% (100.0%, interval 98.2-100.0). It is the highest" in text
+    assert "above 90% up to 2 req/s, and below it at no rate that was tried" in text
+    assert "No rate that was tried attained 90%." in report_text(
+        report(summed([refused()]), highest_rate=highest_rate([summed([refused()])], 0.9))
+    )
+
+
+def at(rate: float, num_good: int) -> LoadFigures:
+    """200 requests, of which so many are good."""
+    return summed([record(n, ttft_s=0.5 if n * num_good % 200 < num_good else 5.0) for n in range(200)], rate=rate)
+
+
+def test_search_tells_between_which_rates_chance_has_decided() -> None:
+    found = highest_rate([at(1.0, 199), at(4.0, 120), at(2.0, 183), at(3.0, 177)], 0.9)
+    assert (found.surely_per_s, found.per_s, found.surely_missed_per_s) == (1.0, 2.0, 4.0)
+    assert found.attainment.value == 0.915 and found.is_bounded
 
 
 def test_page_is_one_file_that_loads_nothing_and_trusts_no_text() -> None:

@@ -27,10 +27,28 @@ def test_answer_whose_tokens_nobody_counted_is_not_good() -> None:
     assert run.attainment.value == 0.5 and run.num_uncounted == 1
 
 
-def test_goodput_is_good_requests_per_second_of_arrivals() -> None:
+def test_goodput_is_good_requests_per_second_of_the_time_in_which_they_were_served() -> None:
     run = summed([record(number, ttft_s=0.5 if number % 2 else 2.0) for number in range(10)])
     assert run.offered_per_s == pytest.approx(1.0)
     assert run.goodput_per_s.value == pytest.approx(0.5)
+
+
+def test_endpoint_that_keeps_up_finishes_as_much_as_was_offered() -> None:
+    run = summed([record(number, ended_s=number + 0.1) for number in range(10)])
+    assert run.goodput_per_s.value == run.finished_per_s == run.offered_per_s == pytest.approx(1.0)
+
+
+def test_goodput_of_an_endpoint_that_falls_behind_is_not_above_what_it_finishes() -> None:
+    run = summed([record(number, due_s=number / 4, ended_s=number / 2 + 1) for number in range(240)], rate=4.0)
+    assert run.attainment.value == 1.0 and run.offered_per_s == pytest.approx(4.0)
+    assert run.goodput_per_s.value == pytest.approx(run.finished_per_s) == pytest.approx(2.0, rel=0.02)
+    assert run.drain_s == pytest.approx(239 / 4 + 1)
+
+
+def test_shares_of_the_endings_have_intervals() -> None:
+    run = summed([*(record(number) for number in range(90)), *(refused(90 + number) for number in range(10))])
+    assert (run.finished_share.value, run.refused_share.value, run.failed_share.value) == (0.9, 0.1, 0.0)
+    assert run.failed_share.low == 0.0 and 0.03 < run.failed_share.upper < 0.04
 
 
 def test_closed_loop_counts_over_the_time_in_which_it_served() -> None:
