@@ -13,6 +13,7 @@ from cluster.config.observability.quality_probe import QualityProbeConfig
 from cluster.messages.ids import Path, WorkerId
 from cluster.messages.quality import Answer
 from cluster.messages.views import ClusterView, WorkerView
+from kvtransfer.tolerance import MIN_TOLERANCE
 from tests.unit.api.quality.answers import a_cluster, an_answer
 
 EVERY_S = 100.0
@@ -108,7 +109,13 @@ def test_reference_is_learned_when_all_have_answered() -> None:
     assert made.learned("f", "m", 0.0, 7.0) is None
     whole_round(made, AGREES, an_answer(1, 2))
     learned = made.learned("f", "m", 9.0, 7.0)
-    assert learned == Reference(fingerprint="f", model="m", learned_at=7.0, answers={"water": an_answer(1, 2)})
+    assert learned == Reference(
+        fingerprint="f",
+        model="m",
+        learned_at=7.0,
+        answers={"water": an_answer(1, 2)},
+        tolerances=dict.fromkeys(Path, MIN_TOLERANCE),
+    )
     assert made.learned("f", "m", 9.0, 8.0) is None
     assert all(target.score is None for target in made.view("i0", 9.0, 9.0).targets), "nothing is compared yet"
 
