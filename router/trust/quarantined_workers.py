@@ -38,8 +38,8 @@ class QuarantinedWorkers:
         self._lease = 0
 
     def told(self, workers: Mapping[WorkerId, str], now: float, lease: int = 0) -> QuarantineChange:
-        """These workers are in quarantine, and no others are. `lease`: number of the lease of who tells. Nothing changes
-        if one with a higher number has told within KEPT_S.
+        """These workers are in quarantine, and no others are. `lease`: number of the lease of who tells. Nothing
+        changes if one with a higher number has told within KEPT_S.
         """
         if lease < self._lease and now < self._until:
             return QuarantineChange({}, [])
