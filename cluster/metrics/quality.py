@@ -12,8 +12,8 @@ PROBE_SCORE = Gauge(
 )
 LAST_PROBE = Gauge(
     "baton_quality_last_probe_timestamp_seconds",
-    "Unix time at which a worker last gave a whole answer to a probe, by worker and path. Probes that failed or did not "
-    "run leave it as it is. Workers that are gone disappear. The ingress replica that probes has it, and no other.",
+    "Unix time at which a worker last gave a whole answer to a probe, by worker and path. Probes that failed or did "
+    "not run leave it as it is. Workers that are gone disappear. The ingress replica that probes has it, and no other.",
     ["worker", "path"],
 )
 PROBES = Counter(

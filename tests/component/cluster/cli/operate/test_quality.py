@@ -1,9 +1,12 @@
 """`baton quality` as a user runs it, against a server that answers as an ingress does."""
 
+import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path as FilePath
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +15,7 @@ from api.quality.board import LearningState, ProbeRun, QualityView, ReferenceVie
 from api.quality.comparison import Difference, ProbeResult
 from api.quality.probe_set import OWN_PROMPTS, ProbeSet, Reference, parsed
 from api.quality.rounds import NO_MAJORITY
+from cluster.cli.operate import quality as module
 from cluster.cli.operate.quality import is_right, shown
 from cluster.config.environment import ADMIN_KEY_VARIABLE
 from cluster.messages.ids import Path, WorkerId
@@ -119,6 +123,18 @@ def test_run_of_learning_is_not_over_before_it_has_learned_or_failed() -> None:
     for learning in (None, *LearningState):
         run = ProbeRun(id="1", num_done=2, num_targets=2, learning=learning)
         assert run.is_over is (learning is not LearningState.LEARNING)
+
+
+def test_round_that_another_one_has_replaced_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [ProbeRun(id=id, num_done=0, num_targets=2) for id in ("earlier", "1", "later")]
+    answers: Iterator[Any] = iter([module._Asked("1"), *(QualityView(run=run) for run in runs)])
+    monkeypatch.setattr(module, "ask", lambda *_: (next(answers), b""))
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    assert module._run(argparse.Namespace(release=None, run_now=True, learn=None)) == 1
+    assert "has ended this round" in capsys.readouterr().err
+    assert next(answers, None) is None
 
 
 def test_worker_is_released_only_if_there_is_such_a_worker(server: str) -> None:
