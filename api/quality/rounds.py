@@ -11,7 +11,7 @@ from api.quality.comparison import ProbeResult
 from api.quality.learning import Learner
 from api.quality.probe_set import Reference
 from api.quality.schedule import SOON, ProbeTarget, Schedule, targets_of
-from api.quality.target_record import Result
+from api.quality.target_record import TargetResult
 from api.quality.verdicts import Verdicts
 from api.quality.visit import Visit, VisitResult
 from cluster.config.observability.quality_probe import QualityProbeConfig
@@ -124,7 +124,7 @@ class ProbeRounds:
                 waiting.add(target)
                 continue
             self.skipped.append(target)
-            self.verdicts.note(target, Result(ProbeResult.SKIPPED), now)
+            self.verdicts.note(target, TargetResult(ProbeResult.SKIPPED), now)
             self._done(target, now, now, set(), is_soon=True)
         return None
 
@@ -143,7 +143,8 @@ class ProbeRounds:
             self._schedule.hurry(now, self._run_left & {target})
             return
         if found.answers is None:
-            self.verdicts.note(target, Result(found.result, found.difference, found.prompt, found.num_prompts), now)
+            seen = TargetResult(found.result, found.difference, found.prompt, found.num_prompts)
+            self.verdicts.note(target, seen, now)
         for prompt, answer in (found.answers or {}).items():
             self._learner.note(target, prompt, answer, found.repeats.get(prompt))
         self._done(target, began_at, now, visit.workers, is_soon=is_soon)

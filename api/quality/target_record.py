@@ -16,7 +16,7 @@ worker away for one answer that a rare rounding has changed.
 """
 
 
-class Result(NamedTuple):
+class TargetResult(NamedTuple):
     """What one probe has found."""
 
     result: ProbeResult
@@ -76,7 +76,7 @@ class TargetRecord:
         """
         return prompts >= STRIKES or (prompts > 0 and self._has_one_prompt and self.streak <= -STRIKES)
 
-    def note(self, found: Result, now: float) -> None:
+    def note(self, found: TargetResult, now: float) -> None:
         self.result, self.at = found.result, now
         self.difference = found.difference or self.difference
         if found.result in (ProbeResult.FAILED, ProbeResult.SKIPPED):

@@ -16,7 +16,7 @@
 from collections.abc import Iterator, Mapping
 
 from api.quality.schedule import PATHS, ProbeTarget
-from api.quality.target_record import Result, TargetRecord
+from api.quality.target_record import TargetRecord, TargetResult
 from cluster.messages.ids import Pool, WorkerId
 
 RECOVERIES = 2
@@ -93,7 +93,7 @@ class Verdicts:
         scores = {target: record.score for target, record in self._records.items() if target.worker in self._pools}
         return {target: score for target, score in scores.items() if score is not None}
 
-    def note(self, target: ProbeTarget, found: Result, now: float) -> None:
+    def note(self, target: ProbeTarget, found: TargetResult, now: float) -> None:
         """A probe has ended."""
         if target.worker in self._pools:
             self._records.setdefault(target, TargetRecord()).note(found, now)

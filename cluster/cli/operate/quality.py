@@ -151,9 +151,7 @@ def _waited(arguments: argparse.Namespace) -> bool:
                 return _is_learned(run, view.reference)
             said = run
         elif said is not None:
-            print(
-                "baton: another round or another replica has ended this round: ask again", file=sys.stderr
-            )
+            print("baton: another round or another replica has ended this round: ask again", file=sys.stderr)
             return False
         time.sleep(POLL_S)
     print(f"baton: the round has not ended within {wait_s:g} s", file=sys.stderr)

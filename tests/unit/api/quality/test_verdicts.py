@@ -5,7 +5,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from api.quality.comparison import Difference, ProbeResult
 from api.quality.schedule import PATHS, ProbeTarget
-from api.quality.target_record import STRIKES, WINDOW, Result
+from api.quality.target_record import STRIKES, WINDOW, TargetResult
 from api.quality.verdicts import ABSENT_S, MAX_ABSENT, RECOVERIES, Verdicts
 from cluster.messages.ids import Path, WorkerId
 from tests.unit.api.quality.answers import pools
@@ -30,7 +30,7 @@ class Judged:
         of_worker = WorkerId(worker)
         target = ProbeTarget(of_worker, path or PATHS[self.pools[of_worker]][0])
         wrong = msgspec.structs.replace(WRONG, prompt=prompt) if result is DIFFERS else None
-        self.verdicts.note(target, Result(result, wrong, prompt, self.num_prompts), self.now)
+        self.verdicts.note(target, TargetResult(result, wrong, prompt, self.num_prompts), self.now)
         self.verdicts.validate()
 
     def see(self, *but: str) -> None:
