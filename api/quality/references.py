@@ -51,12 +51,14 @@ class ReferenceStore:
         await self.share()
 
     async def share(self) -> None:
-        """Put into Redis what was saved while Redis was away."""
+        """Put into Redis what was saved while Redis was away, unless another replica has saved a later one there."""
         saved = self._not_shared
-        if saved is not None:
-            text = msgspec.json.encode(saved)
-            if await self._redis.run(("SET", _key(saved.fingerprint), text)) and self._not_shared is saved:
-                self._not_shared = None
+        if saved is None:
+            return
+        there = _decoded(await self._shared(saved.fingerprint), saved.fingerprint)
+        is_late = there is not None and there.generation >= saved.generation
+        if is_late or await self._redis.run(("SET", _key(saved.fingerprint), msgspec.json.encode(saved))):
+            self._not_shared = None if self._not_shared is saved else self._not_shared
 
     async def _shared(self, fingerprint: str) -> bytes | None:
         answers = await self._redis.run(("GET", _key(fingerprint)))

@@ -71,6 +71,22 @@ async def test_what_was_saved_while_redis_was_away_is_shared_later(
     await own.close()
 
 
+async def test_what_was_saved_while_redis_was_away_replaces_no_later_one(
+    client: RedisClient, redis: str, tmp_path: FilePath
+) -> None:
+    own = RedisClient()
+    one, other = ReferenceStore(tmp_path / "a", own), ReferenceStore(tmp_path / "b", client)
+    await one.save(a_reference("cut off"))
+    await other.save(a_reference("old"))
+    await other.save(a_reference("new"))
+    own.reach(redis)
+    await one.share()
+    for store in (one, other):
+        loaded = await store.load("f")
+        assert loaded is not None and loaded.model == "new"
+    await own.close()
+
+
 @pytest.mark.parametrize("text", UNREADABLE)
 async def test_kept_reference_that_cannot_be_read_is_none(client: RedisClient, tmp_path: FilePath, text: bytes) -> None:
     store = ReferenceStore(tmp_path, client)
