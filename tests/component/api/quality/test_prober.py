@@ -19,6 +19,7 @@ from api.quality.rounds import NO_MAJORITY
 from api.state.redis.client import RedisClient
 from cluster.errors import NotFound
 from cluster.messages.ids import Path, WorkerId
+from kvtransfer.tolerance import MIN_TOLERANCE
 from tests.component.api.quality.probed_workers import ProbedWorkers, scores
 
 ALL_RIGHT = {
@@ -87,6 +88,8 @@ async def test_workers_that_agree_learn_a_reference_and_score_1(
     assert (view.reference.origin, view.reference.num_prompts) == ("learned", len(OWN_PROMPTS))
     assert a_series("baton_quality_probe_score", worker="d0", path="D") == 1.0
     assert a_series("baton_quality_reference_usable", origin="learned") == 1.0
+    learned = (await prober.reference()).reference
+    assert learned is not None and learned.tolerances == dict.fromkeys(Path, MIN_TOLERANCE)
     answered_at = a_series("baton_quality_last_probe_timestamp_seconds", worker="d0", path="D")
     assert answered_at is not None and 0.0 <= time.time() - answered_at < WITHIN_S
     assert (a_series("baton_quality_probe_tokens_total", worker="d0", part="answer") or 0) >= 4
