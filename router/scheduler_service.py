@@ -234,7 +234,7 @@ class SchedulerService:
 
 
 def _quarantine(state: State, told: WorkerQuarantine, now: float) -> None:
-    change = state.quarantined.told(told.workers, now)
+    change = state.quarantined.told(told.workers, now, told.lease)
     for worker, why in change.begun.items():
         logger.error("worker %s is in quarantine, and gets no requests: %s", worker, why)
     for worker in change.ended:

@@ -25,15 +25,26 @@ class TargetView(msgspec.Struct, frozen=True, kw_only=True):
     """Why the worker is in quarantine, or would be if `quality_probe.quarantine` were on."""
 
 
+class LearningState(StrEnum):
+    LEARNING = "learning"
+    LEARNED = "learned"
+    FAILED = "failed"
+    """The note of the reference says why. The probe goes on to learn."""
+
+
 class ProbeRun(msgspec.Struct, frozen=True, kw_only=True):
     """A round that an operator has asked for."""
 
     id: str
     num_done: int
     num_targets: int
+    learning: LearningState | None = None
+    """None if no new reference was asked for."""
 
     @property
     def is_over(self) -> bool:
+        if self.learning is not None:
+            return self.learning is not LearningState.LEARNING
         return self.num_done >= self.num_targets
 
 

@@ -11,10 +11,8 @@ from math import isfinite
 
 import msgspec
 
-from cluster.messages.ids import Path
 from cluster.messages.quality import Answer
 from kvtransfer import verify
-from kvtransfer.tolerance import LearnedTolerance
 
 
 class ProbeResult(StrEnum):
@@ -56,21 +54,6 @@ class Compared(msgspec.Struct, frozen=True):
     distances: list[float]
     """Of each step that was compared, in nats."""
     difference: Difference | None = None
-
-
-class Tolerances:
-    """The largest distance that counts as rounding, for each path. It is learned from each step of right answers."""
-
-    def __init__(self) -> None:
-        self._by_path = {path: LearnedTolerance(rounds_coarsely=True) for path in Path}
-
-    def of(self, path: Path) -> float:
-        return self._by_path[path].value
-
-    def learn(self, path: Path, right: Compared) -> None:
-        if right.result.is_right:
-            for distance in right.distances:
-                self._by_path[path].observe(distance)
 
 
 def compared(prompt: str, reference: Answer, observed: Answer, tolerance: float) -> Compared:

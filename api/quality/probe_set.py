@@ -11,8 +11,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from api.quality.tolerances import DEFAULT_TOLERANCE
 from cluster.config.observability.quality_probe import MOST_TOKENS
+from cluster.messages.ids import Path
 from cluster.messages.quality import AnswerStep
+from kvtransfer.tolerance import MIN_TOLERANCE
+from kvtransfer.verify import MAX_TOLERANCE
 
 MAX_FILE_BYTES = 8 << 20
 """Bytes of a file, or of a reference that another replica has stored, that are read. More takes memory of the ingress;
@@ -52,7 +56,23 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     learned_at: float
     """Unix time."""
     answers: dict[PromptName, Annotated[list[AnswerStep], Meta(min_length=1, max_length=MOST_TOKENS)]]
-    """By prompt. A prompt on which workers did not agree is missing."""
+    """By prompt. A prompt on which workers did not agree is missing. Empty if an operator has had the reference
+    forgotten, and none has been learned since.
+    """
+    tolerances: dict[Path, Annotated[float, Meta(ge=MIN_TOLERANCE, le=MAX_TOLERANCE)]] = {}
+    """By path, in nats: the largest distance of log-probabilities that counts as rounding."""
+    generation: int = 0
+    """Of several that are kept, the one with the highest number counts."""
+    replaces: str = ""
+    """The digest of the reference in `quality_probe.file` in whose place an operator has had this one learned."""
+
+    def tolerance(self, path: Path) -> float:
+        """Of a path on which nobody had answered: the largest one of the other paths."""
+        return self.tolerances.get(path) or max(self.tolerances.values(), default=DEFAULT_TOLERANCE)
+
+    @property
+    def digest(self) -> str:
+        return sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
 
 class ProbeSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -23,7 +23,7 @@ from cluster.errors import NotFound, ServingError, StateUnavailable
 from cluster.messages.ids import WorkerId
 from cluster.messages.quality import WorkerQuarantine
 from cluster.messages.views import ClusterView
-from cluster.metrics.quality import PROBES, QUARANTINED, set_reference, set_scores
+from cluster.metrics.quality import PROBES, QUARANTINED, set_last_probes, set_reference, set_scores
 
 logger = logging.getLogger("baton.quality")
 
@@ -81,6 +81,8 @@ class QualityProber:
         self._prompts: dict[str, list[int]] = {}
         """The tokens of each prompt."""
         self._fingerprint = ""
+        self._given_reference: Reference | None = None
+        """That of the file, if it is for this model and these prompts."""
         self._visitor: Visitor | None = None
         self._rounds: ProbeRounds | None = None
         """None while another replica probes."""
@@ -118,16 +120,18 @@ class QualityProber:
             raise NotFound("the quality probe is off: quality_probe.enabled is false", None, "probe_off")
         command = ProbeCommand(id=uuid.uuid4().hex, kind=kind, worker=worker)
         if self._rounds is not None:
-            self._obey(self._rounds, command)
+            await self._obey(self._rounds, command)
         elif not await self._replicas.pass_on(command):
             raise StateUnavailable("the replica that probes cannot be asked while Redis is away", RETRY_AFTER_S)
         return command.id
 
     async def reference(self) -> ProbeSet:
         """The prompts and the reference, for a file. Raises NotFound without a reference."""
-        reference = self._rounds.reference if self._rounds is not None else None
-        if reference is None and self._prompts:
-            reference = await self._references.load(self._fingerprint)
+        reference = None
+        if self._rounds is not None:
+            reference = self._rounds.reference
+        elif self._prompts:
+            reference, _ = await self._kept_reference()
         if reference is None:
             raise NotFound("no reference is learned yet", None, "no_reference")
         return ProbeSet(
@@ -156,6 +160,14 @@ class QualityProber:
                 logger.error("prompt %s of the quality probe cannot be used: %s", prompt.name, error)
         self._fingerprint = fingerprint(self._model, self._prompts, self._config.tokens)
         self._visitor = Visitor(self._ports.asker, self._prompts)
+        given = self._given.reference if self._given is not None else None
+        if given is not None and given.fingerprint == self._fingerprint and given.answers:
+            self._given_reference = given
+        elif given is not None:
+            logger.error(
+                "the reference in %s is of another model, other prompts or other numbers of tokens: one is learned",
+                self._config.file,
+            )
 
     async def _look(self) -> None:
         """Raises ServingError."""
@@ -183,14 +195,15 @@ class QualityProber:
         """Begin to probe, unless this replica does already, and do what operators have asked other replicas for."""
         rounds = self._rounds
         if rounds is None:
-            reference, origin = await self._first_reference()
+            reference, origin = await self._kept_reference()
             rounds = ProbeRounds(self._config, list(self._prompts), reference, origin, random.random)
             await self._see(rounds)
             rounds.adopt()
             self._rounds = rounds
             logger.info("this ingress replica probes the quality of %d workers", len(rounds.workers))
+        await self._references.share()
         for command in await self._replicas.take():
-            self._obey(rounds, command)
+            await self._obey(rounds, command)
         await self._show(rounds)
 
     def _stop(self) -> None:
@@ -200,19 +213,18 @@ class QualityProber:
         if self._rounds is not None:
             self._rounds = None
             set_scores({})
+            set_last_probes({})
             set_reference(None)
             QUARANTINED.set(0)
 
-    async def _first_reference(self) -> tuple[Reference | None, str]:
-        given = self._given.reference if self._given is not None else None
-        if given is not None and given.fingerprint == self._fingerprint:
+    async def _kept_reference(self) -> tuple[Reference | None, str]:
+        """The one that counts, and its origin: that of the file, unless an operator has had another one learned in its
+        place.
+        """
+        given, kept = self._given_reference, await self._references.load(self._fingerprint)
+        if given is not None and (kept is None or kept.replaces != given.digest):
             return given, "file"
-        if given is not None:
-            logger.error(
-                "the reference in %s is of another model, other prompts or other numbers of tokens: one is learned",
-                self._config.file,
-            )
-        return await self._references.load(self._fingerprint), "learned"
+        return (kept if kept is not None and kept.answers else None), "learned"
 
     async def _see(self, rounds: ProbeRounds) -> None:
         """Raises ServingError."""
@@ -220,6 +232,7 @@ class QualityProber:
         self._seen_at = _now()
         rounds.see(view, self._seen_at)
         self._ports.asker.keep(rounds.workers.keys())
+        await self._learn(rounds)
         self._export(rounds)
 
     async def _visit(self, rounds: ProbeRounds, visit: Visit) -> None:
@@ -229,40 +242,49 @@ class QualityProber:
             if rounds.reference is None:
                 found = await self._visitor.learn(visit)
             else:
-                found = await self._visitor.compare(visit, rounds.reference, rounds.tolerance(visit))
+                found = await self._visitor.compare(visit, rounds.reference)
         except Exception:  # a defect must not end the probes
             logger.exception("a visit of %s on path %s failed", *visit.target)
         finally:
             rounds.ended(visit, found, began_at, _now())
         if found.result is ProbeResult.DIFFERS:
             logger.warning("worker %s differs from the reference on path %s: %s", *visit.target, found.difference)
-        learned = rounds.learned(self._fingerprint, self._model, _now(), time.time())
-        if learned is not None:
-            logger.info("a reference of %d prompts is learned from the workers' answers", len(learned.answers))
-            await self._references.save(learned)
+        await self._learn(rounds)
         self._export(rounds)
         await self._show(rounds)
 
-    def _obey(self, rounds: ProbeRounds, command: ProbeCommand) -> None:
+    async def _learn(self, rounds: ProbeRounds) -> None:
+        """Keep the reference if one has just been learned."""
+        learned = rounds.learned(self._fingerprint, self._model, _now(), time.time())
+        if learned is not None:
+            logger.info("a reference of %d prompts is learned from the workers' answers", len(learned.answers))
+            await self._references.save(learned, self._given_reference)
+
+    async def _obey(self, rounds: ProbeRounds, command: ProbeCommand) -> None:
         worker = command.worker if command.worker in rounds.workers else None
         logger.warning("an operator asks the quality probe: %s %s", command.kind, worker or "")
+        if command.kind is CommandKind.LEARN:
+            forgotten = Reference(fingerprint=self._fingerprint, model=self._model, learned_at=time.time(), answers={})
+            await self._references.save(forgotten, self._given_reference)
         rounds.obey(command, _now())
 
     async def _tell_quarantine(self, rounds: ProbeRounds) -> None:
         """Raises ServingError."""
-        quarantined = rounds.verdicts.quarantined
+        quarantined = rounds.verdicts.told
         if quarantined.keys() != self._told.keys():
             self._told_at = float("-inf")
             if not self._config.quarantines:
                 _log_changes(self._told, quarantined)
             self._told = dict(quarantined)
         if self._config.quarantines and _now() - self._told_at >= TELL_S:
-            await self._ports.quarantine(WorkerQuarantine(self._told))
+            await self._ports.quarantine(WorkerQuarantine(self._told, self._replicas.lease))
             self._told_at = _now()
 
     def _export(self, rounds: ProbeRounds) -> None:
         if rounds is self._rounds or self._rounds is None:
             set_scores({(target.worker, target.path): score for target, score in rounds.verdicts.scores.items()})
+            to_unix_time = time.time() - _now()
+            set_last_probes({(of.worker, of.path): at + to_unix_time for of, at in rounds.answered_at.items()})
             set_reference(rounds.origin, is_usable=rounds.is_reference_usable)
             QUARANTINED.set(len(rounds.verdicts.quarantined))
 

@@ -2,6 +2,7 @@
 
 The replica that probes holds a lease in Redis. If it dies, another one takes the lease when it runs out. While Redis is
 away, the holder goes on for AWAY_S, and the only replica of a service for ever. No other replica begins to probe then.
+Leases are numbered, so that Schedulers heed the later of two replicas that probe (router/trust/quarantined_workers.py).
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import msgspec
 
 from api.quality.board import ProbeCommand, QualityView
 from api.state.redis.client import RedisClient, RedisScript
+from cluster.unreadable import UNREADABLE
 
 LEASE_S = 15.0
 """Time for which a replica that probes may be silent, in seconds. Then another one probes. Longer leaves workers
@@ -29,8 +31,14 @@ MAX_COMMANDS = 16
 _HOLD = RedisScript.of("""
 local held = redis.call('GET', KEYS[1])
 if held and held ~= ARGV[1] then return 0 end
+local own = tonumber(ARGV[3])
+if not held or own == 0 then
+  local last = tonumber(redis.call('GET', KEYS[2])) or 0
+  own = math.max(last, own) + 1
+  redis.call('SET', KEYS[2], own)
+end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1
+return own
 """)
 _RELEASE = RedisScript.of("if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end return 1")
 
@@ -46,13 +54,17 @@ class ProbeReplicas:
         self._is_alone = is_alone
         self._holds = False
         self._held_at = float("-inf")
+        self.lease = 0
+        """Number of the lease that this replica took last. Each taking has a higher number. 0 without Redis."""
 
     async def hold(self) -> bool:
         """Take or renew the lease. Whether this replica probes now."""
-        keys, now = [f"{self._prefix}:lease"], asyncio.get_running_loop().time()
-        answer = await self._redis.run_script(_HOLD, keys, self.replica, round(LEASE_S * 1000))
+        now = asyncio.get_running_loop().time()
+        keys = [f"{self._prefix}:lease", f"{self._prefix}:lease-number"]
+        answer = await self._redis.run_script(_HOLD, keys, self.replica, round(LEASE_S * 1000), self.lease)
         if answer is not None:
-            self._holds = answer == 1
+            self._holds = answer > 0
+            self.lease = answer or self.lease
             self._held_at = now if self._holds else float("-inf")
         elif not self._is_alone:
             self._holds = now - self._held_at < AWAY_S
@@ -77,7 +89,7 @@ class ProbeReplicas:
             return None
         try:
             return msgspec.json.decode(answers[0], type=QualityView)
-        except msgspec.MsgspecError:  # of another version, during an update
+        except UNREADABLE:  # of another version, during an update
             return None
 
     async def pass_on(self, command: ProbeCommand) -> bool:
@@ -94,6 +106,6 @@ class ProbeReplicas:
         for text in (answers[0] if answers else None) or []:
             try:
                 found.append(msgspec.json.decode(text, type=ProbeCommand))
-            except msgspec.MsgspecError:  # of another version, during an update
+            except UNREADABLE:  # of another version, during an update
                 continue
         return found

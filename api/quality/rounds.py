@@ -4,11 +4,14 @@ decides which target is visited next, and takes in what a visit has found. Pure.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from api.quality.board import CommandKind, ProbeCommand, ProbeRun, QualityView, ReferenceView, TargetView
-from api.quality.comparison import ProbeResult, Tolerances
+import msgspec
+
+from api.quality.board import CommandKind, LearningState, ProbeCommand, ProbeRun, QualityView, ReferenceView, TargetView
+from api.quality.comparison import ProbeResult
 from api.quality.learning import Learner
 from api.quality.probe_set import Reference
 from api.quality.schedule import SOON, ProbeTarget, Schedule, targets_of
+from api.quality.target_record import TargetResult
 from api.quality.verdicts import Verdicts
 from api.quality.visit import Visit, VisitResult
 from cluster.config.observability.quality_probe import QualityProbeConfig
@@ -27,6 +30,7 @@ LEARNING_ROUNDS = 2.0
 More waits longer for workers that cannot be probed; fewer learns from fewer workers.
 """
 NO_MAJORITY = "the workers do not agree on an answer to any prompt"
+TOO_FEW = "fewer than half of the targets have answered"
 
 
 class ProbeRounds:
@@ -47,7 +51,8 @@ class ProbeRounds:
         self._learning_since: float | None = None
         self._schedule = Schedule(config.every_s, config.max_share, chance)
         self.verdicts = Verdicts()
-        self._tolerances = Tolerances()
+        self._epoch = 0
+        """Number of the reference that counts: what was compared with another one says nothing."""
         self._workers: dict[WorkerId, WorkerView] = {}
         self._busy: set[WorkerId] = set()
         self._num_running = 0
@@ -55,6 +60,8 @@ class ProbeRounds:
         """The service is overloaded: nothing is probed until then."""
         self.skipped: list[ProbeTarget] = []
         """Targets on path P->D for which there was no other worker, until they are counted."""
+        self.answered_at: dict[ProbeTarget, float] = {}
+        """When each target last gave a whole answer."""
         self._run: ProbeRun | None = None
         self._run_left: set[ProbeTarget] = set()
 
@@ -74,10 +81,12 @@ class ProbeRounds:
         """These workers live."""
         self._workers = {worker.worker: worker for worker in view.workers}
         targets = targets_of(view.workers)
+        exist = set(targets)
         self._schedule.keep(targets, now)
         self._learner.keep(targets)
-        self.verdicts.keep({worker.worker: worker.pool for worker in view.workers})
-        self._run_left &= set(targets)
+        self.verdicts.keep({worker.worker: worker.pool for worker in view.workers}, now)
+        self.answered_at = {target: at for target, at in self.answered_at.items() if target in exist}
+        self._run_left &= exist
         if self._learning_since is None:
             self._learning_since = now
 
@@ -87,7 +96,7 @@ class ProbeRounds:
 
     def obey(self, command: ProbeCommand, now: float) -> None:
         if command.kind is CommandKind.RELEASE:
-            if command.worker in self._workers:
+            if command.worker is not None:
                 self.verdicts.release(command.worker)
             return
         if command.kind is CommandKind.LEARN:
@@ -96,7 +105,8 @@ class ProbeRounds:
         self._quiet_until = float("-inf")
         self._schedule.hurry(now)
         self._run_left = set(self._schedule.targets)
-        self._run = ProbeRun(id=command.id, num_done=0, num_targets=len(self._run_left))
+        learning = LearningState.LEARNING if command.kind is CommandKind.LEARN else None
+        self._run = ProbeRun(id=command.id, num_done=0, num_targets=len(self._run_left), learning=learning)
 
     def next_visit(self, now: float) -> Visit | None:
         """What is visited next; it counts as begun. None if nothing is due or may be visited now."""
@@ -114,7 +124,7 @@ class ProbeRounds:
                 waiting.add(target)
                 continue
             self.skipped.append(target)
-            self.verdicts.note(target, ProbeResult.SKIPPED, None, now)
+            self.verdicts.note(target, TargetResult(ProbeResult.SKIPPED), now)
             self._done(target, now, now, set(), is_soon=True)
         return None
 
@@ -125,13 +135,18 @@ class ProbeRounds:
         self._num_running -= 1
         if found.is_overload:
             self._quiet_until = now + SOON * self._config.every_s
-        for seen in found.compared:
-            self._tolerances.learn(target.path, seen)
-        if found.answers is None:
-            self.verdicts.note(target, found.result, found.difference, now)
-        for prompt, answer in (found.answers or {}).items():
-            self._learner.note(target, prompt, answer)
+        if found.result not in (ProbeResult.FAILED, ProbeResult.SKIPPED):
+            self.answered_at[target] = now
         is_soon = not found.result.is_right
+        if visit.epoch != self._epoch:
+            self._schedule.visited(target, visit.workers, began_at, now, is_soon=is_soon)
+            self._schedule.hurry(now, self._run_left & {target})
+            return
+        if found.answers is None:
+            seen = TargetResult(found.result, found.difference, found.prompt, found.num_prompts)
+            self.verdicts.note(target, seen, now)
+        for prompt, answer in (found.answers or {}).items():
+            self._learner.note(target, prompt, answer, found.repeats.get(prompt))
         self._done(target, began_at, now, visit.workers, is_soon=is_soon)
         if found.result is ProbeResult.DIFFERS:
             self._schedule.hasten(self.verdicts.witnesses(target.worker)[:MAX_WITNESSES], now)
@@ -143,21 +158,25 @@ class ProbeRounds:
         is_patient = now < self._learning_since + LEARNING_ROUNDS * self._config.every_s
         answers = self._learner.learned(list(self._schedule.targets), waits_for_all=is_patient)
         if answers is None:
+            if not is_patient:
+                self._failed_to_learn(TOO_FEW)
             return None
-        tolerances = self._learner.tolerances(answers)
+        learner = self._learner
         self._learner, self._learning_since = Learner(self._prompts), now
         if not answers:
-            self._note = NO_MAJORITY
+            self._failed_to_learn(NO_MAJORITY)
             return None
         left_out = [prompt for prompt in self._prompts if prompt not in answers]
-        reference = Reference(fingerprint=fingerprint, model=model, learned_at=unix_time, answers=answers)
-        self._tolerances = tolerances
+        reference = Reference(
+            fingerprint=fingerprint,
+            model=model,
+            learned_at=unix_time,
+            answers=answers,
+            tolerances=learner.tolerances(answers),
+        )
         self._use(reference, "learned", f"workers do not agree on {', '.join(left_out)}" if left_out else None)
+        self._end_learning(LearningState.LEARNED)
         return reference
-
-    def tolerance(self, visit: Visit) -> float:
-        """Largest distance of the answers of a visit that counts as rounding, in nats."""
-        return self._tolerances.of(visit.target.path)
 
     def view(self, replica: str, now: float, unix_time: float) -> QualityView:
         return QualityView(
@@ -172,7 +191,16 @@ class ProbeRounds:
     def _use(self, reference: Reference | None, origin: str, note: str | None) -> None:
         self.reference, self._origin, self._note = reference, origin, note
         self._learner = Learner(self._prompts)
+        self._epoch += 1
         self.verdicts.begin_anew()
+
+    def _failed_to_learn(self, note: str) -> None:
+        self._note = note
+        self._end_learning(LearningState.FAILED)
+
+    def _end_learning(self, state: LearningState) -> None:
+        if self._run is not None and self._run.learning is LearningState.LEARNING:
+            self._run = msgspec.structs.replace(self._run, learning=state)
 
     def _begun(self, target: ProbeTarget, others: list[WorkerId]) -> Visit:
         """`others`: those that may be beside it on path P->D."""
@@ -180,7 +208,7 @@ class ProbeRounds:
         other = others[number % len(others)] if others else None
         is_prefill = self._workers[worker].pool is Pool.PREFILL
         pinned = Pinned(worker, other) if is_prefill else Pinned(other, worker)
-        visit = Visit(target, pinned, other, number)
+        visit = Visit(target, pinned, other, number, self._epoch)
         self._busy |= visit.workers
         self._num_running += 1
         return visit
@@ -201,8 +229,8 @@ class ProbeRounds:
         self._schedule.visited(target, workers, began_at, now, is_soon=is_soon)
         self._run_left.discard(target)
         if self._run is not None:
-            num = self._run.num_targets
-            self._run = ProbeRun(id=self._run.id, num_done=num - len(self._run_left), num_targets=num)
+            num_done = self._run.num_targets - len(self._run_left)
+            self._run = msgspec.structs.replace(self._run, num_done=num_done)
 
     def _reference_view(self) -> ReferenceView:
         reference = self.reference

@@ -116,7 +116,8 @@ class Schedule:
             if target in self._due_at:
                 self._due_at[target] = min(self._due_at[target], now)
 
-    def hurry(self, now: float) -> None:
-        """An operator wants all targets to be probed now."""
-        self.hasten(list(self._due_at), now)
-        self._is_hurried = set(self._due_at)
+    def hurry(self, now: float, targets: Collection[ProbeTarget] | None = None) -> None:
+        """An operator wants these targets to be probed now. None stands for all."""
+        several = list(self._due_at if targets is None else targets)
+        self.hasten(several, now)
+        self._is_hurried.update(target for target in several if target in self._due_at)

@@ -1,9 +1,9 @@
 """A visit: one target is probed once. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from api.quality.comparison import Compared, Difference, ProbeResult
+from api.quality.comparison import Difference, ProbeResult
 from api.quality.schedule import ProbeTarget
 from cluster.messages.ids import WorkerId
 from cluster.messages.placement import Pinned
@@ -19,6 +19,8 @@ class Visit(NamedTuple):
     """The other worker of path P->D. None on the other paths."""
     number: int
     """How many times the target was visited before."""
+    epoch: int = 0
+    """Number of the reference that counted when the visit began."""
 
     @property
     def workers(self) -> set[WorkerId]:
@@ -30,7 +32,11 @@ class VisitResult(NamedTuple):
     difference: Difference | None = None
     is_overload: bool = False
     """It did not run because the whole service has too much to do."""
-    compared: Sequence[Compared] = ()
-    """Each of its answers, compared with the reference."""
+    prompt: str = ""
+    """The prompt that was asked for. Empty if none was, or if all were."""
+    num_prompts: int = 1
+    """Prompts that could be asked for."""
     answers: Mapping[str, Answer] | None = None
     """The answers by prompt, of a visit without a reference."""
+    repeats: Mapping[str, Answer] = {}
+    """The second answers to these prompts, as far as they came."""

@@ -1,16 +1,16 @@
 """Visitor: probes a target once. It asks for prompts, compares the answers with the reference, and counts the results.
 
 A prompt is asked twice with one salt that nothing else has: first the prompt is computed, and then its KV blocks come
-from caches. Without a reference, all prompts are asked once, and the answers are what a reference is learned from.
+from caches. Without a reference, all prompts are asked, and the answers are what a reference is learned from.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
 from api.quality.asking import Asker, ProbeAnswer
-from api.quality.comparison import Compared, ProbeResult, compared
+from api.quality.comparison import ProbeResult, compared
 from api.quality.probe_set import Reference
 from api.quality.visit import Visit, VisitResult
 from cluster.messages.quality import Answer
@@ -27,32 +27,36 @@ class Visitor:
         self._prompts = prompts
         self._engines_lost: dict[str, int] = {}
 
-    async def compare(self, visit: Visit, reference: Reference, tolerance: float) -> VisitResult:
-        """Ask for the prompt whose turn it is. `tolerance`: largest distance that counts as rounding, in nats."""
+    async def compare(self, visit: Visit, reference: Reference) -> VisitResult:
+        """Ask for the prompt whose turn it is."""
         names = [name for name in reference.answers if name in self._prompts and self._is_harmless(name)]
         if not names:
             return VisitResult(ProbeResult.SKIPPED)
         name = names[visit.number % len(names)]
-        return await self._ask_twice(visit, name, reference.answers[name], tolerance)
+        found = await self._ask_twice(visit, name, reference.answers[name], reference.tolerance(visit.target.path))
+        return found._replace(prompt=name, num_prompts=len(names))
 
     async def learn(self, visit: Visit) -> VisitResult:
         """Ask for all prompts."""
         answers: dict[str, Answer] = {}
+        repeats: dict[str, Answer] = {}
         for name in filter(self._is_harmless, self._prompts):
-            asked = await self._ask(visit, name, _new_salt())
+            salt = _new_salt()
+            asked = await self._ask(visit, name, salt)
             if asked.answer is None:
                 PROBES.labels(visit.target.path, asked.why_not).inc()
                 return VisitResult(asked.why_not, is_overload=asked.is_overload)
             answers[name] = asked.answer
-        return VisitResult(ProbeResult.AGREES, answers=answers)
-
-    def names(self) -> Sequence[str]:
-        """The prompts that may be asked for."""
-        return list(filter(self._is_harmless, self._prompts))
+            again = await self._ask(visit, name, salt)
+            if again.answer is not None:
+                repeats[name] = again.answer
+        return VisitResult(ProbeResult.AGREES, answers=answers, repeats=repeats)
 
     async def _ask_twice(self, visit: Visit, name: str, right: Answer, tolerance: float) -> VisitResult:
-        """The worse of two answers. The second one does not count if it does not come."""
-        salt, path, all_seen = _new_salt(), visit.target.path, list[Compared]()
+        """The worse of two answers. The second one does not count if it does not come. `tolerance`: largest distance
+        that counts as rounding, in nats.
+        """
+        salt, path = _new_salt(), visit.target.path
         result, difference = ProbeResult.AGREES, None
         for is_cached in (False, True):
             asked = await self._ask(visit, name, salt)
@@ -62,14 +66,13 @@ class Visitor:
                     return VisitResult(asked.why_not, is_overload=asked.is_overload)
                 break
             seen = compared(name, right, asked.answer, tolerance)
-            all_seen.append(seen)
             PROBES.labels(path, seen.result).inc()
             if seen.difference is not None:
                 result = seen.result
                 difference = msgspec.structs.replace(seen.difference, is_cached=is_cached, beside=visit.beside)
             if not seen.result.is_right:
                 break
-        return VisitResult(result, difference, compared=all_seen)
+        return VisitResult(result, difference)
 
     async def _ask(self, visit: Visit, name: str, salt: str) -> ProbeAnswer:
         asked = await self._asker.ask(visit.target.path, visit.pinned, self._prompts[name], salt)

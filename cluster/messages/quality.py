@@ -22,3 +22,5 @@ class WorkerQuarantine(msgspec.Struct, frozen=True, array_like=True):
 
     workers: dict[WorkerId, str]
     """Why, for each worker, in words for operators."""
+    lease: int = 0
+    """Number of the lease of the replica that probes. A replica with a lower number has lost its lease."""

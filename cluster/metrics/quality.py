@@ -10,6 +10,12 @@ PROBE_SCORE = Gauge(
     "that are gone disappear. The ingress replica that probes has it, and no other.",
     ["worker", "path"],
 )
+LAST_PROBE = Gauge(
+    "baton_quality_last_probe_timestamp_seconds",
+    "Unix time at which a worker last gave a whole answer to a probe, by worker and path. Probes that failed or did "
+    "not run leave it as it is. Workers that are gone disappear. The ingress replica that probes has it, and no other.",
+    ["worker", "path"],
+)
 PROBES = Counter(
     "baton_quality_probes",
     "Probes by result: `agrees` with the reference, `near` it (rounding explains the difference), `differs`, `failed` "
@@ -41,6 +47,13 @@ def set_scores(scores: Mapping[tuple[str, str], float]) -> None:
     PROBE_SCORE.clear()
     for (worker, path), score in scores.items():
         PROBE_SCORE.labels(worker, path).set(score)
+
+
+def set_last_probes(times: Mapping[tuple[str, str], float]) -> None:
+    """Set the Unix times of the last answers by worker and path. Those of workers that are gone disappear."""
+    LAST_PROBE.clear()
+    for (worker, path), unix_time in times.items():
+        LAST_PROBE.labels(worker, path).set(unix_time)
 
 
 def forget_tokens(workers: Iterable[str]) -> None:

@@ -218,7 +218,7 @@ class LiveWorkers:
         """The live workers, sorted by pool at most SORTED_AGE_S ago."""
         if now - self._sorted.made_at > SORTED_AGE_S:
             self._silent.step(now)
-            live, quarantined = _apart(list(self.live(now)), self.quarantined.of(now))
+            live, quarantined = _apart(list(self.live(now)), self.quarantined.of(now), self.drains.workers)
             draining = list[WorkerState]()
             room = min([worker.room - len(worker.charges) for worker in live], default=0)
             if drains := self.drains.workers:
@@ -340,13 +340,16 @@ def _not_sorted() -> WorkersByPool:
     return WorkersByPool([], [], [], [], float("-inf"), 0, [])
 
 
-def _apart(live: list[WorkerState], quarantined: Mapping[WorkerId, str]) -> tuple[list[WorkerState], list[WorkerState]]:
-    """The workers that may get requests, and those in quarantine. A pool of which all live workers are in quarantine
-    keeps them: wrong answers of all of them are rather the fault of those who judge.
+def _apart(
+    live: list[WorkerState], quarantined: Mapping[WorkerId, str], draining: frozenset[WorkerId]
+) -> tuple[list[WorkerState], list[WorkerState]]:
+    """The workers that may get requests, and those in quarantine. A pool of which all live workers that do not drain
+    are in quarantine keeps them: wrong answers of all of them are rather the fault of those who judge, and the workers
+    that drain will be gone.
     """
     if not quarantined:
         return live, []
-    serving = {worker.pool for worker in live if worker.worker not in quarantined}
+    serving = {worker.pool for worker in live if worker.worker not in quarantined and worker.worker not in draining}
     apart = [worker for worker in live if worker.worker in quarantined and worker.pool in serving]
     return [worker for worker in live if worker not in apart], apart
 

@@ -257,9 +257,9 @@ class RecordedQuarantine:
         self._workers = state.quarantined
         self._add = add
 
-    def told(self, workers: Mapping[WorkerId, str], now: float) -> QuarantineChange:
-        self._add(Quarantined(now, dict(workers)), SMALL * (1 + len(workers)))
-        return self._workers.told(workers, now)
+    def told(self, workers: Mapping[WorkerId, str], now: float, lease: int = 0) -> QuarantineChange:
+        self._add(Quarantined(now, dict(workers), lease), SMALL * (1 + len(workers)))
+        return self._workers.told(workers, now, lease)
 
 
 @final

@@ -180,6 +180,8 @@ class Quarantined(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="q
     now: float
     workers: dict[WorkerId, str]
     """Why, for each worker in quarantine."""
+    lease: int = 0
+    """Number of the lease of the replica that has told."""
 
 
 class Drained(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="n"):

@@ -147,7 +147,7 @@ class Stepper:
             case Retired():
                 state.load.read(ScalingAsk(record.workers), "", record.now)
             case Quarantined():
-                state.quarantined.told(record.workers, record.now)
+                state.quarantined.told(record.workers, record.now, record.lease)
             case Drained():
                 state.workers.drain(record.workers)
             case LogGap():

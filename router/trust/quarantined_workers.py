@@ -1,7 +1,8 @@
 """QuarantinedWorkers: the workers that answer wrongly, as the ingress replica that probes them tells (docs/quality.md).
 
 A worker in quarantine reports and lives as any other, and gets no requests but probes. The Scheduler remembers no
-quarantine by itself: a new Scheduler is told again, and one that nobody tells of any more ends.
+quarantine by itself: a new Scheduler is told again, and one that nobody tells of any more ends. Of two replicas that
+probe, the one whose lease has the higher number is heeded: the other one has lost its lease and does not know it.
 """
 
 from collections.abc import Mapping
@@ -29,18 +30,23 @@ class QuarantineChange:
 
 @final
 class QuarantinedWorkers:
-    __slots__ = ("_until", "_why")
+    __slots__ = ("_lease", "_until", "_why")
 
     def __init__(self) -> None:
         self._why: dict[WorkerId, str] = {}
         self._until = float("-inf")
+        self._lease = 0
 
-    def told(self, workers: Mapping[WorkerId, str], now: float) -> QuarantineChange:
-        """These workers are in quarantine, and no others are."""
+    def told(self, workers: Mapping[WorkerId, str], now: float, lease: int = 0) -> QuarantineChange:
+        """These workers are in quarantine, and no others are. `lease`: number of the lease of who tells. Nothing
+        changes if one with a higher number has told within KEPT_S.
+        """
+        if lease < self._lease and now < self._until:
+            return QuarantineChange({}, [])
         before = self.of(now)
         begun = {worker: why for worker, why in workers.items() if worker not in before}
         ended = [worker for worker in before if worker not in workers]
-        self._why, self._until = dict(workers), now + KEPT_S
+        self._why, self._until, self._lease = dict(workers), now + KEPT_S, lease
         return QuarantineChange(begun, ended)
 
     def of(self, now: float) -> Mapping[WorkerId, str]:

@@ -18,13 +18,15 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from api.frontend.probing import probe_request, steps_of
-from api.quality.comparison import Tolerances, compared
+from api.quality.comparison import compared
+from api.quality.learning import Learner
 from api.quality.probe_set import OWN_PROMPTS
+from api.quality.schedule import ProbeTarget
 from cluster.config.observability.quality_probe import QualityProbeConfig
 from cluster.engine.engine import Engine
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Path as Routing
-from cluster.messages.ids import Pool, RequestId
+from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.quality import Answer
 from cluster.repository import resolve_model
 from cluster.step_stream.buffer import TokenBuffer
@@ -89,21 +91,25 @@ async def probed(folder: Path) -> dict[str, Any]:
     prefill, decode = an_engine(Pool.PREFILL), an_engine(Pool.DECODE)
     reference = {name: await answered(decode, request) for name, request in asks.of("first")}
 
-    tolerances = Tolerances()
-
-    def seen(answers: dict[str, Answer], path: Routing = Routing.DECODE) -> dict[str, Any]:
-        """The results, from which the tolerance is learned."""
-        tolerance = tolerances.of(path)
-        found = {name: compared(name, reference[name], answer, tolerance) for name, answer in answers.items()}
-        for one in found.values():
-            tolerances.learn(path, one)
-        return {name: [one.result, max(one.distances)] for name, one in found.items()}
-
     pair = {name: await handed_over(prefill, decode, request) for name, request in asks.of("pair")}
     alone = {name: await answered(prefill, request) for name, request in asks.of("alone")}
+    computed = {name: await answered(decode, request) for name, request in asks.of("again")}
+    cached = {name: await answered(decode, request) for name, request in asks.of("again")}
+    learner = Learner(reference)
+    for name, answer in reference.items():
+        learner.note(ProbeTarget(WorkerId("d"), Routing.DECODE), name, answer, cached[name])
+        learner.note(ProbeTarget(WorkerId("p"), Routing.PREFILL), name, alone[name])
+        learner.note(ProbeTarget(WorkerId("d"), Routing.PREFILL_DECODE), name, pair[name])
+    tolerances = learner.tolerances(reference)
+
+    def seen(answers: dict[str, Answer], path: Routing = Routing.DECODE) -> dict[str, Any]:
+        """The results."""
+        found = {name: compared(name, reference[name], answer, tolerances[path]) for name, answer in answers.items()}
+        return {name: [one.result, max(one.distances)] for name, one in found.items()}
+
     said = {
-        "D, computed": seen({name: await answered(decode, request) for name, request in asks.of("again")}),
-        "D, cached": seen({name: await answered(decode, request) for name, request in asks.of("again")}),
+        "D, computed": seen(computed),
+        "D, cached": seen(cached),
         "P": seen(alone, Routing.PREFILL),
         "P->D": seen(pair, Routing.PREFILL_DECODE),
     }

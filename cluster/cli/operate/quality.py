@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from api.quality.board import ProbeRun, QualityView, ReferenceView, TargetView
+from api.quality.board import LearningState, ProbeRun, QualityView, ReferenceView, TargetView
 from api.quality.comparison import Difference, ProbeResult
 from api.quality.probe_set import ProbeSet, written
 from cluster.cli.ask_service import add_service_options, ask
@@ -20,6 +20,10 @@ HEADER = ("worker", "path", "score", "last", "result", "last difference")
 WAIT_S = 900.0
 """Longest time for which `baton quality` waits for a round, in seconds. Longer waits for a service that never probes;
 shorter gives up on a large cluster.
+"""
+LEARN_ROUNDS = 3.0
+"""Times of `every_s` for which `baton quality --learn` waits beyond WAIT_S: workers may be busy. More waits longer
+for a service that never probes; fewer gives up before the service does.
 """
 POLL_S = 1.0
 """Time between two looks at the progress of a round, in seconds. Longer notices its end later; shorter asks the service
@@ -132,21 +136,37 @@ def _waited(arguments: argparse.Namespace) -> bool:
     asked = ask(arguments, path, _Asked, {})
     if asked is None:
         return False
-    until, said = time.monotonic() + WAIT_S, None
-    while time.monotonic() < until:
+    began, wait_s, said = time.monotonic(), WAIT_S, None
+    while time.monotonic() < began + wait_s:
         answer = ask(arguments, "/baton/quality", QualityView)
         if answer is None:
             return False
-        run = answer[0].run
+        view, run = answer[0], answer[0].run
+        if arguments.learn is not None:
+            wait_s = WAIT_S + LEARN_ROUNDS * view.every_s
         if run is not None and run.id == asked[0].id:
             if run != said:
                 print(_progress(run), file=sys.stderr)
             if run.is_over:
-                return True
+                return _is_learned(run, view.reference)
             said = run
+        elif said is not None:
+            print("baton: another round or another replica has ended this round: ask again", file=sys.stderr)
+            return False
         time.sleep(POLL_S)
-    print(f"baton: the round has not ended within {WAIT_S:g} s", file=sys.stderr)
+    print(f"baton: the round has not ended within {wait_s:g} s", file=sys.stderr)
     return False
+
+
+def _is_learned(run: ProbeRun, reference: ReferenceView | None) -> bool:
+    """Says whether a reference was learned, if one was asked for. False if not."""
+    if run.learning is LearningState.FAILED:
+        why = reference.note if reference is not None else None
+        print(f"baton: no reference was learned: {why or 'it is not known why'}", file=sys.stderr)
+        return False
+    if run.learning is LearningState.LEARNED:
+        print("a reference was learned", file=sys.stderr)
+    return True
 
 
 def _progress(run: ProbeRun) -> str:

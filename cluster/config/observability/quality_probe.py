@@ -26,8 +26,8 @@ class QualityProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     less often.
     """
     quarantine: Literal["off", "on"] | bool = "off"
-    """With `on`, a worker that answers wrongly twice in a row gets no requests until its answers are right again. YAML
-    reads a bare `on` as true.
+    """With `on`, a worker that answers two different prompts wrongly gets no requests until its answers are right
+    again. YAML reads a bare `on` as true.
     """
     file: str | None = None
     """A file with prompts and their reference answers, as `baton quality --learn FILE` writes it. A relative path is

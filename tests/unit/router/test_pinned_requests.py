@@ -103,6 +103,17 @@ def test_pool_whose_workers_are_all_in_quarantine_keeps_them() -> None:
     assert "p0" not in used
 
 
+def test_pool_keeps_its_workers_in_quarantine_if_all_others_drain() -> None:
+    state = a_state()
+    state.workers.drain(ids("d0 d2"))
+    state.quarantined.told(dict.fromkeys(ids("d1 p0"), "wrong"), 0.0)
+    decodes = state.workers.by_pool(LATER_S).decodes
+    assert [worker.worker for worker in decodes] == ["d1"]
+    assert "d1" in placed(state, LATER_S)
+    state.workers.drain(ids("d0"))
+    assert placed(state, 2 * LATER_S) & {"d0", "d1", "d2"} == {"d2"}
+
+
 def test_quarantine_that_no_ingress_tells_of_any_more_ends() -> None:
     state = a_state()
     state.quarantined.told({WorkerId("d1"): "wrong"}, 0.0)

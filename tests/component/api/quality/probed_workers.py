@@ -91,7 +91,7 @@ class ProbedWorkers:
         return self.state.view(now)
 
     async def quarantine(self, told: WorkerQuarantine) -> None:
-        self.state.quarantined.told(told.workers, asyncio.get_running_loop().time())
+        self.state.quarantined.told(told.workers, asyncio.get_running_loop().time(), told.lease)
 
     def start_session(self, request: GenerateRequest, terms: Terms, observer: RequestObserver | None) -> Session:
         ports = SessionPorts(scheduler=self.scheduler, prefill=self, decode=self, observer=observer or self.clients)

@@ -1,6 +1,7 @@
 """The quality probe over real sessions and the real Scheduler's state. The workers are fakes."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path as FilePath
 
@@ -10,13 +11,15 @@ from prometheus_client import REGISTRY
 
 from api.quality import prober as module
 from api.quality import replicas as replicas_module
-from api.quality.board import CommandKind, QualityView
+from api.quality.board import CommandKind, LearningState, QualityView
 from api.quality.comparison import ProbeResult
 from api.quality.probe_set import OWN_PROMPTS, ProbeSet
 from api.quality.prober import QualityProber
+from api.quality.rounds import NO_MAJORITY
 from api.state.redis.client import RedisClient
 from cluster.errors import NotFound
 from cluster.messages.ids import Path, WorkerId
+from kvtransfer.tolerance import MIN_TOLERANCE
 from tests.component.api.quality.probed_workers import ProbedWorkers, scores
 
 ALL_RIGHT = {
@@ -85,6 +88,10 @@ async def test_workers_that_agree_learn_a_reference_and_score_1(
     assert (view.reference.origin, view.reference.num_prompts) == ("learned", len(OWN_PROMPTS))
     assert a_series("baton_quality_probe_score", worker="d0", path="D") == 1.0
     assert a_series("baton_quality_reference_usable", origin="learned") == 1.0
+    learned = (await prober.reference()).reference
+    assert learned is not None and learned.tolerances == dict.fromkeys(Path, MIN_TOLERANCE)
+    answered_at = a_series("baton_quality_last_probe_timestamp_seconds", worker="d0", path="D")
+    assert answered_at is not None and 0.0 <= time.time() - answered_at < WITHIN_S
     assert (a_series("baton_quality_probe_tokens_total", worker="d0", part="answer") or 0) >= 4
     assert workers.clients.receipts == [], "a probe is no request of a client"
     assert all(workers.asked[pair, Path.PREFILL_DECODE] for pair in ("p0", "p1", "d0", "d1"))
@@ -187,6 +194,51 @@ async def test_reference_of_a_file_counts_at_once(
     prober.start()
     view = await seen(prober, lambda view: view.reference is not None and view.reference.is_at_fault)
     assert view.reference is not None and view.reference.origin == "file"
+
+
+async def test_reference_that_was_forgotten_comes_back_in_no_replica(
+    workers: ProbedWorkers, tmp_path: FilePath, probers: list[QualityProber]
+) -> None:
+    first, second = workers.prober(tmp_path), workers.prober(tmp_path)
+    probers += [first, second]
+    first.start()
+    await seen(first, lambda view: scores(view) == ALL_RIGHT)
+    workers.wrong = {"p0", "p1"}
+    id = await first.command(CommandKind.LEARN)
+    with pytest.raises(NotFound, match="no reference is learned yet"):
+        await first.reference()
+    view = await seen(first, lambda view: view.run is not None and view.run.is_over)
+    assert view.run is not None and view.reference is not None
+    assert (view.run.id, view.run.learning, view.reference.note) == (id, LearningState.FAILED, NO_MAJORITY)
+    await first.close()
+    second.start()
+    view = await seen(second, lambda view: view.targets)
+    assert view.reference is not None and view.reference.origin == "none"
+    workers.wrong = set()
+    await seen(second, lambda view: scores(view) == ALL_RIGHT)
+
+
+async def test_reference_that_was_learned_in_place_of_a_file_counts_until_the_file_changes(
+    workers: ProbedWorkers, tmp_path: FilePath, probers: list[QualityProber]
+) -> None:
+    origins: list[str] = []
+    given: ProbeSet | None = None
+    for learns, changes in ((False, False), (True, False), (False, False), (False, True)):
+        if given is not None and given.reference is not None and changes:
+            changed = msgspec.structs.replace(given.reference, learned_at=1.0)
+            given = ProbeSet(prompts=given.prompts, reference=changed)
+        prober = workers.prober(tmp_path, given=given)
+        probers.append(prober)
+        prober.start()
+        view = await seen(prober, lambda view: scores(view) == ALL_RIGHT)
+        assert view.reference is not None
+        origins.append(view.reference.origin)
+        given = given or await prober.reference()
+        if learns:
+            await prober.command(CommandKind.LEARN)
+            await seen(prober, lambda view: view.run is not None and view.run.learning is LearningState.LEARNED)
+        await prober.close()
+    assert origins == ["learned", "file", "learned", "file"]
 
 
 async def test_reference_of_another_model_is_not_used(

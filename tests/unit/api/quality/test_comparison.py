@@ -1,11 +1,8 @@
 import msgspec
 
-from api.quality.comparison import ProbeResult, Tolerances, compared
+from api.quality.comparison import ProbeResult, compared
 from cluster.messages.generation import TokenLogprob
-from cluster.messages.ids import Path
 from cluster.messages.quality import AnswerStep
-from kvtransfer.tolerance import MIN_TOLERANCE
-from kvtransfer.verify import MAX_TOLERANCE
 from tests.unit.api.quality.answers import a_step, an_answer
 
 RIGHT = an_answer(10, 20, 30)
@@ -50,15 +47,3 @@ def test_shorter_and_longer_answers_differ() -> None:
 def test_answer_that_is_no_number_differs() -> None:
     broken = msgspec.structs.replace(RIGHT[0], top=[TokenLogprob(t.token_id, float("nan")) for t in RIGHT[0].top])
     assert compared("water", RIGHT, [broken, *RIGHT[1:]], TOLERANCE).result is ProbeResult.DIFFERS
-
-
-def test_tolerance_falls_with_the_steps_of_right_answers_and_not_with_wrong_ones() -> None:
-    tolerances = Tolerances()
-    wrong = compared("water", RIGHT, an_answer(10, 500, 30), tolerances.of(Path.DECODE))
-    for _ in range(100):
-        tolerances.learn(Path.DECODE, wrong)
-    assert tolerances.of(Path.DECODE) == MAX_TOLERANCE
-    for _ in range(30):
-        tolerances.learn(Path.DECODE, compared("water", RIGHT, RIGHT, MAX_TOLERANCE))
-    assert tolerances.of(Path.DECODE) == MIN_TOLERANCE
-    assert tolerances.of(Path.PREFILL) == MAX_TOLERANCE, "each path has its own"

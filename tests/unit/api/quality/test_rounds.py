@@ -3,21 +3,23 @@ from random import Random
 import msgspec
 import pytest
 
-from api.quality.board import CommandKind, ProbeCommand
+from api.quality.board import CommandKind, LearningState, ProbeCommand
 from api.quality.comparison import Difference, ProbeResult
 from api.quality.probe_set import Reference
-from api.quality.rounds import NO_MAJORITY, ProbeRounds
+from api.quality.rounds import LEARNING_ROUNDS, NO_MAJORITY, TOO_FEW, ProbeRounds
 from api.quality.schedule import ProbeTarget
 from api.quality.visit import Visit, VisitResult
 from cluster.config.observability.quality_probe import QualityProbeConfig
 from cluster.messages.ids import Path, WorkerId
 from cluster.messages.quality import Answer
 from cluster.messages.views import ClusterView, WorkerView
+from kvtransfer.tolerance import MIN_TOLERANCE
 from tests.unit.api.quality.answers import a_cluster, an_answer
 
 EVERY_S = 100.0
 REFERENCE = Reference(fingerprint="f", model="m", learned_at=0.0, answers={"water": an_answer(1, 2)})
 RUN = ProbeCommand(id="1", kind=CommandKind.RUN)
+LEARN = ProbeCommand(id="L", kind=CommandKind.LEARN)
 AGREES = VisitResult(ProbeResult.AGREES)
 DIFFERS = VisitResult(ProbeResult.DIFFERS, Difference(prompt="water", position=0, expected=1, got=9, distance=None))
 
@@ -108,7 +110,13 @@ def test_reference_is_learned_when_all_have_answered() -> None:
     assert made.learned("f", "m", 0.0, 7.0) is None
     whole_round(made, AGREES, an_answer(1, 2))
     learned = made.learned("f", "m", 9.0, 7.0)
-    assert learned == Reference(fingerprint="f", model="m", learned_at=7.0, answers={"water": an_answer(1, 2)})
+    assert learned == Reference(
+        fingerprint="f",
+        model="m",
+        learned_at=7.0,
+        answers={"water": an_answer(1, 2)},
+        tolerances=dict.fromkeys(Path, MIN_TOLERANCE),
+    )
     assert made.learned("f", "m", 9.0, 8.0) is None
     assert all(target.score is None for target in made.view("i0", 9.0, 9.0).targets), "nothing is compared yet"
 
@@ -123,6 +131,90 @@ def test_workers_that_do_not_agree_make_no_reference_and_it_is_said() -> None:
     view = made.view("i0", 1.0, 1.0)
     assert view.reference is not None
     assert (view.reference.origin, view.reference.note) == ("none", NO_MAJORITY)
+
+
+def state_of_learning(made: ProbeRounds) -> LearningState | None:
+    run = made.view("i0", 0.0, 0.0).run
+    assert run is not None
+    assert run.is_over is (run.learning is not LearningState.LEARNING)
+    return run.learning
+
+
+def test_round_of_learning_is_over_when_a_reference_is_learned() -> None:
+    made = rounds(a_cluster(1, 2))
+    made.obey(LEARN, 0.0)
+    visits = whole_round(made, VisitResult(ProbeResult.SKIPPED))
+    assert made.learned("f", "m", len(visits), 0.0) is None
+    assert (made.reference, state_of_learning(made)) == (None, LearningState.LEARNING), "nobody has answered"
+    made.obey(LEARN, 20.0)
+    while (visit := made.next_visit(20.0)) is not None:
+        made.ended(visit, VisitResult(ProbeResult.AGREES, answers={"water": an_answer(3)}), 20.0, 20.0)
+    assert state_of_learning(made) is LearningState.LEARNING
+    assert made.learned("f", "m", 21.0, 0.0) is not None
+    assert state_of_learning(made) is LearningState.LEARNED
+
+
+def test_round_of_learning_fails_without_a_majority() -> None:
+    made = rounds(a_cluster(1, 1))
+    made.obey(LEARN, 0.0)
+    number = 0
+    while (visit := made.next_visit(0.0)) is not None:
+        number += 1
+        made.ended(visit, VisitResult(ProbeResult.AGREES, answers={"water": an_answer(100 * number)}), 0.0, 0.0)
+    assert made.learned("f", "m", 1.0, 1.0) is None
+    assert state_of_learning(made) is LearningState.FAILED
+
+
+def test_round_of_learning_fails_if_too_few_answer_in_time() -> None:
+    made = rounds(a_cluster(1, 2))
+    made.obey(LEARN, 5.0)
+    until = 5.0 + LEARNING_ROUNDS * EVERY_S
+    assert made.learned("f", "m", until - 1.0, 0.0) is None
+    assert state_of_learning(made) is LearningState.LEARNING
+    assert made.learned("f", "m", until, 0.0) is None
+    assert state_of_learning(made) is LearningState.FAILED
+    reference = made.view("i0", until, until).reference
+    assert reference is not None and reference.note == TOO_FEW
+
+
+def test_visit_that_began_with_the_reference_before_says_nothing_and_comes_again_at_once() -> None:
+    made = rounds(a_cluster(1, 2))
+    late = made.next_visit(0.0)
+    assert late is not None
+    made.obey(LEARN, 1.0)
+    made.ended(late, DIFFERS, 0.0, 2.0)
+    assert made.verdicts.record(late.target).result is None
+    again = set()
+    while (visit := made.next_visit(2.0)) is not None:
+        again.add(visit.target)
+        made.ended(visit, VisitResult(ProbeResult.AGREES, answers={"water": an_answer(3)}), 2.0, 2.0)
+    assert late.target in again
+    assert made.learned("f", "m", 3.0, 0.0) is not None
+
+
+def test_time_of_the_last_answer_is_that_of_whole_answers_of_workers_that_live() -> None:
+    made = rounds(a_cluster(1, 1))
+    whole_round(made, AGREES)
+    before = dict(made.answered_at)
+    assert len(before) == 4
+    made.obey(RUN, 50.0)
+    whole_round(made, VisitResult(ProbeResult.FAILED))
+    assert made.answered_at == before
+    made.see(a_cluster(1, 0), 60.0)
+    assert {target.worker for target in made.answered_at} == {"p0"}
+
+
+def test_worker_that_is_missing_in_one_view_stays_in_quarantine() -> None:
+    made = rounds(a_cluster(2, 2))
+    for now in range(40):
+        while (visit := made.next_visit(10.0 * now)) is not None:
+            is_wrong = visit.target == ProbeTarget(WorkerId("d0"), Path.DECODE)
+            made.ended(visit, DIFFERS if is_wrong else AGREES, 10.0 * now, 10.0 * now)
+    assert list(made.verdicts.quarantined) == ["d0"]
+    whole = a_cluster(2, 2)
+    made.see(ClusterView(workers=[worker for worker in whole.workers if worker.worker != "d0"]), 400.0)
+    made.see(whole, 420.0)
+    assert list(made.verdicts.quarantined) == ["d0"]
 
 
 def test_worker_that_is_in_quarantine_already_stays_there() -> None:

@@ -1,16 +1,21 @@
 """`baton quality` as a user runs it, against a server that answers as an ingress does."""
 
+import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path as FilePath
+from typing import Any
 
 import msgspec
 import pytest
 
-from api.quality.board import ProbeRun, QualityView, ReferenceView, TargetView
+from api.quality.board import LearningState, ProbeRun, QualityView, ReferenceView, TargetView
 from api.quality.comparison import Difference, ProbeResult
 from api.quality.probe_set import OWN_PROMPTS, ProbeSet, Reference, parsed
+from api.quality.rounds import NO_MAJORITY
+from cluster.cli.operate import quality as module
 from cluster.cli.operate.quality import is_right, shown
 from cluster.config.environment import ADMIN_KEY_VARIABLE
 from cluster.messages.ids import Path, WorkerId
@@ -28,11 +33,14 @@ WRONG = TargetView(
     difference=Difference(prompt="water", position=3, expected=11, got=22, distance=4.5, is_cached=True, beside="p0"),
     quarantined="2 answers in a row differ",
 )
+FAILED = ReferenceView(origin="none", note=NO_MAJORITY)
 LEARNED = ReferenceView(origin="learned", learned_at=0.0, num_prompts=4)
 
 
-def a_view(*targets: TargetView, reference: ReferenceView = LEARNED) -> QualityView:
-    run = ProbeRun(id="1", num_done=2, num_targets=2)
+def a_view(
+    *targets: TargetView, reference: ReferenceView = LEARNED, learning: LearningState | None = None
+) -> QualityView:
+    run = ProbeRun(id="1", num_done=2, num_targets=2, learning=learning)
     return QualityView(replica="i0", reference=reference, targets=list(targets), run=run)
 
 
@@ -44,6 +52,11 @@ ANSWERS = {
     "/baton/quality": (200, msgspec.json.encode(a_view(RIGHT))),
     "/baton/quality/reference": (200, msgspec.json.encode(PROBES)),
     "/wrong/baton/quality": (200, msgspec.json.encode(a_view(RIGHT, WRONG))),
+    "/failed/baton/quality": (200, msgspec.json.encode(a_view(RIGHT, reference=FAILED, learning=LearningState.FAILED))),
+    "/failed/baton/quality/learn": (200, b'{"id": "1"}'),
+    "/learned/baton/quality": (200, msgspec.json.encode(a_view(RIGHT, learning=LearningState.LEARNED))),
+    "/learned/baton/quality/learn": (200, b'{"id": "1"}'),
+    "/learned/baton/quality/reference": (200, msgspec.json.encode(PROBES)),
     "/baton/quality/run": (200, b'{"id": "1"}'),
     "/baton/quality/learn": (200, b'{"id": "1"}'),
     "/baton/quality/release/p0": (200, b'{"id": "1"}'),
@@ -94,6 +107,34 @@ def test_reference_is_written_to_a_file_after_a_round(server: str, tmp_path: Fil
     assert done.returncode == 0, done.stderr
     assert "2 of 2 probed" in done.stderr
     assert parsed(file.read_bytes()) == PROBES
+
+
+def test_learning_that_has_failed_writes_no_file_and_says_why(server: str, tmp_path: FilePath) -> None:
+    file = tmp_path / "reference.json"
+    done = baton_quality("--url", f"{server}/failed", "--learn", str(file))
+    assert (done.returncode, file.exists()) == (1, False)
+    assert f"no reference was learned: {NO_MAJORITY}" in done.stderr
+    done = baton_quality("--url", f"{server}/learned", "--learn", str(file))
+    assert (done.returncode, file.exists()) == (0, True)
+    assert "a reference was learned" in done.stderr
+
+
+def test_run_of_learning_is_not_over_before_it_has_learned_or_failed() -> None:
+    for learning in (None, *LearningState):
+        run = ProbeRun(id="1", num_done=2, num_targets=2, learning=learning)
+        assert run.is_over is (learning is not LearningState.LEARNING)
+
+
+def test_round_that_another_one_has_replaced_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [ProbeRun(id=id, num_done=0, num_targets=2) for id in ("earlier", "1", "later")]
+    answers: Iterator[Any] = iter([module._Asked("1"), *(QualityView(run=run) for run in runs)])
+    monkeypatch.setattr(module, "ask", lambda *_: (next(answers), b""))
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    assert module._run(argparse.Namespace(release=None, run_now=True, learn=None)) == 1
+    assert "has ended this round" in capsys.readouterr().err
+    assert next(answers, None) is None
 
 
 def test_worker_is_released_only_if_there_is_such_a_worker(server: str) -> None:
