@@ -93,6 +93,7 @@ class Ingress:
             prefill=PrefillClient(scheduling.workers),
             decode=DecodeClient(scheduling.workers),
             observer=receipts,
+            slo=config.slo,
         )
         self._receipts = receipts.kept
         cluster = ClusterHandle(
