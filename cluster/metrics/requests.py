@@ -32,8 +32,8 @@ CONSTRAINTS = Counter(
 OUTPUT_TOKENS = Counter("baton_output_tokens", "Output tokens released to clients.")
 TTFT = Histogram(
     "baton_time_to_first_token_seconds",
-    "Seconds from the arrival of a request at the ingress to its first token. A client that left without a token, after "
-    "more than its TTFT objective, counts with the time that it had waited.",
+    "Seconds from the arrival of a request at the ingress to its first token. A client that left without a token, and "
+    "later than its TTFT objective, counts with the time that it had waited.",
     ["path", "slo_class"],
     buckets=LATENCY_BUCKETS_S,
 )
