@@ -27,6 +27,14 @@ CASES = {
             "few requests", (ONE_GOOD, goodput("failed", "0 0 0 0+1x2 3 3 3+1x3 6x70")), {5: NONE, 10: NONE, 15: NONE}
         ),
         Case(
+            "60 % are good, and every seventh sample is missing",
+            (
+                goodput("good", " ".join(f"{number}+6x5 stale" for number in range(0, 17 * 42, 42))),
+                goodput("ttft_missed", " ".join(f"{number}+4x5 stale" for number in range(0, 17 * 28, 28))),
+            ),
+            {4: NONE, 12: BOTH, 28: BOTH},
+        ),
+        Case(
             "one bad request a minute",
             (ONE_GOOD, goodput("failed", a_minute(1, 30))),
             {12: NONE, 25: NONE},
