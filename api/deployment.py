@@ -93,6 +93,7 @@ class Ingress:
             prefill=PrefillClient(scheduling.workers),
             decode=DecodeClient(scheduling.workers),
             observer=receipts,
+            slo=config.slo,
         )
         self._receipts = receipts.kept
         cluster = ClusterHandle(
@@ -110,9 +111,8 @@ class Ingress:
         charging = self._accounting.charging
         probes = _probes_in(config.quality_probe.file)
         frontend = self._frontend = await Frontend.start(config, self._start_session, self._audit)
-        set_up_logging(  # after vLLM has configured its own logger
-            [RequestIds()], LIBRARIES_OF_REQUESTS, own_worker_id()
-        )
+        # After vLLM has configured its own logger
+        set_up_logging([RequestIds()], LIBRARIES_OF_REQUESTS, own_worker_id())
         if self._state.local is not None:
             claim_state(is_new=self._state.local.is_new)
         self._state.start()

@@ -44,6 +44,7 @@ MODULES = (
     "router.load.roster",
     "router.scaling.load_reader",
     "router.scaling.offered_load",
+    "router.trust.lost_workers",
     "router.trust.quarantined_workers",
     "router.trust.silent_workers",
     "router.trust.suspected_pairs",

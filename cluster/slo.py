@@ -3,7 +3,8 @@
 A request is good when it has finished and its TTFT and its TPOT met its SLO (DistServe). TTFT counts from the arrival
 of the request at the ingress to its first token, all waiting included. An answer of one token has no TPOT. Attainment
 is the number of good requests divided by the number of offered requests. A request that is refused or fails counts as
-bad. A request that its client aborted does not count.
+bad. A request that its client aborted does not count, unless it had waited for its first token for longer than its TTFT
+objective: then its client has left because of the wait.
 
 `SloConfig` is the section `slo:` of the config. `SloClass` (cluster/messages/ids.py) names the classes, and
 `api/wire/slo.py` maps OpenAI's service tiers to them.
@@ -81,13 +82,16 @@ class Result(StrEnum):
     FAILED = "failed"
 
 
-def result(slo: Slo | None, outcome: Outcome, ttft_s: float | None, tpot_s: float | None) -> Result | None:
-    """The result of a request. None if the request does not count: its client aborted it, or it finished and has no
-    SLO.
+def result(
+    slo: Slo | None, outcome: Outcome, ttft_s: float | None, tpot_s: float | None, age_s: float
+) -> Result | None:
+    """The result of a request. None if the request does not count: its client aborted it after the first token or
+    before the first token was late, or it finished and has no SLO. `age_s`: seconds from its arrival to its end.
     """
     match outcome:
         case Outcome.ABORTED:
-            return None
+            is_late = slo is not None and ttft_s is None and age_s > slo.ttft_s
+            return Result.TTFT_MISSED if is_late else None
         case Outcome.REJECTED:
             return Result.REJECTED
         case Outcome.FAILED:

@@ -20,7 +20,7 @@ from cluster.messages.quality import WorkerQuarantine
 from cluster.messages.reports import DeltaReply, ReportDelta
 from cluster.messages.scheduler_events import Events, OpenRequests, Pause, WorkerLeft
 from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
-from cluster.metrics.scheduler import PAUSES_ASKED, PLACEMENT, count_placement
+from cluster.metrics.scheduler import PAUSES_ASKED, PLACEMENT, WORKERS_LOST, count_placement
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import (
     DRAIN,
@@ -176,6 +176,7 @@ class SchedulerService:
 
     def _leaving(self, event: WorkerLeft) -> None:
         self.pending.tell(event)
+        _count_lost(self.pending.state)
 
     def _kv_events(self, _: Connection, events: KvEvents) -> None:
         worker = events.worker
@@ -216,6 +217,7 @@ class SchedulerService:
             delta = msgspec.structs.replace(delta, kv_events_through=None)
         reply = self.pending.report_delta(delta)
         self._index_soon()  # workers that were forgotten now may have left much to sweep
+        _count_lost(self.pending.state)
         for why in self.pending.state.take_mismatches():
             logger.error("some prefill and decode workers cannot hand over to each other: %s", why)
         return reply
@@ -239,6 +241,12 @@ def _quarantine(state: State, told: WorkerQuarantine, now: float) -> None:
         logger.error("worker %s is in quarantine, and gets no requests: %s", worker, why)
     for worker in change.ended:
         logger.warning("the quarantine of worker %s is over", worker)
+
+
+def _count_lost(state: State) -> None:
+    for pool, worker in state.lost.take_new():
+        WORKERS_LOST.labels(pool).inc()
+        logger.warning("%s worker %s is lost: it has not said that it leaves", pool, worker)
 
 
 def _count(answer: Placement | Rejection, seconds: float) -> None:

@@ -73,6 +73,8 @@ class RouterState:
         """What verified handoffs have shown, for metrics."""
         self.suspects = self.workers.suspects
         """The workers that ingresses cannot reach, for metrics and the log."""
+        self.lost = self.workers.lost
+        """The workers that have vanished, for metrics and the log."""
         self.by_worker = self.workers.by_id
         """All workers that are known, for metrics."""
         self.quarantined = self.workers.quarantined
@@ -115,6 +117,8 @@ class RouterState:
             case WorkerLeft():
                 if event.engine_silent_s is not None:
                     self._quarantine.engine_lost(event.worker, event.engine_silent_s, now)
+                    if (known := self.by_worker.get(event.worker)) is not None:
+                        self.lost.note(known.pool, event.worker)
                 self.workers.forget(event.worker, now)
             case WorkerLost():
                 self.workers.suspect(ingress, event.worker, now)

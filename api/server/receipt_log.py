@@ -87,8 +87,8 @@ def _observe_times(receipt: RouteReceipt, path: str, slo_class: SloClass) -> Non
     REQUEST_QUEUE.labels(slo_class).observe(receipt.queued_s)
     if receipt.outcome is Outcome.FINISHED:
         REQUEST.labels(path, slo_class).observe(receipt.duration_s)
-    if receipt.ttft_s is not None:
-        TTFT.labels(path, slo_class).observe(receipt.ttft_s)
+    if (ttft_s := receipt.least_ttft_s) is not None:
+        TTFT.labels(path, slo_class).observe(ttft_s)
     if receipt.tpot_s is not None:
         TPOT.labels(path, slo_class).observe(receipt.tpot_s)
     if receipt.gaps is not None:

@@ -8,9 +8,10 @@ from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.worker_cells import WorkerCells
 from cluster.clients.worker_client import WorkerConnections
 from cluster.config.application import AppConfig
-from cluster.messages.ids import CellName
+from cluster.messages.ids import CellName, Pool
 from cluster.messages.quality import WorkerQuarantine
 from cluster.messages.views import Readiness
+from cluster.metrics.scaling import set_configured
 from cluster.metrics.scheduler import CELL_LEFT, CELL_REQUESTS
 from cluster.serve_context import application, cell_states, scheduler_finder
 from router.cells.cell_chooser import CellChooser
@@ -24,6 +25,8 @@ from router.session.scheduler_failover import SchedulerFailover
 class Scheduling:
     def __init__(self, config: AppConfig) -> None:
         names, are_several = config.cells.names, config.cells.are_several
+        sizes = {Pool.PREFILL: config.prefill.replicas, Pool.DECODE: config.decode.replicas}
+        set_configured(names if are_several else [""], sizes if config.scaling is None else {})
         clients = self._clients = {
             name: SchedulerClient(scheduler_finder(name if are_several else None)) for name in names
         }

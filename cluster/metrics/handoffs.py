@@ -76,6 +76,10 @@ MAX_LINKS = 1000
 makes the page longer; fewer may not show a link that is looked for (`baton probe` lists all).
 """
 
+LEASES_ENDED.labels("expired")  # 0 from the start on: `increase` does not see the first increment of a new series
+for _reason in ("refused", "unreachable", "too_slow", "promise_ended", "read_failed"):
+    TRANSFER_FAILURES.labels(_reason)
+
 
 def set_links(view: ClusterView) -> None:
     """Set the metrics of links. Links of workers that are gone disappear."""

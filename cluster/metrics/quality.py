@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from prometheus_client import Counter, Gauge
 
+from cluster.messages.ids import Path
+
 PROBE_SCORE = Gauge(
     "baton_quality_probe_score",
     "Share of right answers among the last ones to probes, by worker and path. 1 if all were as the reference. Workers "
@@ -40,6 +42,9 @@ QUARANTINED = Gauge(
     "Workers whose probes differ from the reference so often that they get no requests, or would get none if "
     "`quality_probe.quarantine` were `on`.",
 )
+
+for _path in Path:
+    PROBES.labels(_path, "differs")  # 0 from the start on: `increase` does not see the first increment of a new series
 
 
 def set_scores(scores: Mapping[tuple[str, str], float]) -> None:

@@ -32,7 +32,8 @@ CONSTRAINTS = Counter(
 OUTPUT_TOKENS = Counter("baton_output_tokens", "Output tokens released to clients.")
 TTFT = Histogram(
     "baton_time_to_first_token_seconds",
-    "Seconds from the arrival of a request at the ingress to its first token.",
+    "Seconds from the arrival of a request at the ingress to its first token. A client that left without a token, and "
+    "later than its TTFT objective, counts with the time that it had waited.",
     ["path", "slo_class"],
     buckets=LATENCY_BUCKETS_S,
 )
@@ -64,7 +65,8 @@ REQUEST_QUEUE = Histogram(
 )
 GOODPUT = Counter(
     "baton_goodput_requests",
-    "Closed requests, by SLO class, path and result for goodput. Requests that their clients ended do not count.",
+    "Closed requests, by SLO class, path and result for goodput. Requests that their clients ended do not "
+    "count, but for those that had waited for their first token for longer than their TTFT objective: ttft_missed.",
     ["slo_class", "path", "result"],
 )
 PREDICTION_RATIO = Histogram(

@@ -17,3 +17,5 @@ SAFETY_EVENTS = Counter(
     ["result"],
 )
 SAFETY_EVENTS_WAITING = Gauge("baton_safety_events_waiting", "Safety events that wait to be written into PostgreSQL.")
+
+SAFETY_EVENTS.labels("lost")  # 0 from the start on: `increase` does not see the first increment of a new series

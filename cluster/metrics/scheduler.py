@@ -2,6 +2,7 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from cluster.messages.ids import Pool
 from cluster.messages.placement import Placement, Rejection
 from cluster.metrics.buckets import LATENCY_BUCKETS_S
 
@@ -11,6 +12,12 @@ PAUSES_ASKED = Counter(
     ["slo_class"],
 )
 WORKERS = Gauge("baton_workers", "Live workers, by pool.", ["pool"])
+WORKERS_LOST = Counter(
+    "baton_workers_lost",
+    "Workers that have vanished, by pool: silent for 6 s while others report, or their engine has hung. A worker that "
+    "leaves in order does not count, nor does one that an operator drains or that the autoscaler is about to stop.",
+    ["pool"],
+)
 PLACED = Gauge("baton_placed_requests", "Open requests that are charged to a worker, by worker.", ["pool", "worker"])
 INDEX_BLOCKS = Gauge(
     "baton_prefix_index_blocks", "Different KV blocks that the Scheduler knows to be cached by a worker."
@@ -86,6 +93,9 @@ REQUEST_ERROR = Gauge(
     "Moving average of the relative error of predicted TTFT and TPOT (label `of`).",
     ["path", "of"],
 )
+
+for _pool in Pool:
+    WORKERS_LOST.labels(_pool)  # 0 from the start on: `increase` does not see the first increment of a new series
 
 
 def count_placement(answer: Placement | Rejection) -> None:

@@ -50,3 +50,6 @@ TENANT_GOODPUT = Counter(
     "Closed requests of a tenant by result for goodput, as baton_goodput_requests, if metrics.tenants is set.",
     ["tenant", "result"],
 )
+
+for _result in ("refused", "lost"):
+    USAGE_RECORDS.labels(_result)  # 0 from the start on: `increase` does not see the first increment of a new series

@@ -31,6 +31,7 @@ from router.prediction.worker_model import WorkerModel
 from router.prefixes.index import PrefixIndex
 from router.trust.handoff_trust import HandoffTrust
 from router.trust.kv_formats import KvFormats
+from router.trust.lost_workers import LostWorkers
 from router.trust.quarantined_workers import QuarantinedWorkers
 from router.trust.silent_workers import SilentWorkers
 from router.trust.suspected_workers import SuspectedWorkers
@@ -123,6 +124,7 @@ class LiveWorkers:
         self.kv_formats = KvFormats()
         """What the KV blocks of the workers look like."""
         self.suspects = SuspectedWorkers()
+        self.lost = LostWorkers()
         self.quarantined = QuarantinedWorkers()
         """The workers whose answers are wrong. Each pool keeps those of its workers that are its last."""
         self._roster = Roster()
@@ -322,6 +324,8 @@ class LiveWorkers:
 
     def _forget_the_silent(self, now: float) -> None:
         while (worker := self._silent.longest(REPORT_TIMEOUT_S)) is not None:
+            if worker not in self.drains.workers and worker not in self.drains.retiring(now):
+                self.lost.note(self.by_id[worker].pool, worker)
             self.forget(worker, now)
 
     def _changed(self) -> None:

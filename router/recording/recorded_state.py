@@ -80,6 +80,7 @@ class RecordedState:
         self._log = log
         self._add: Add = log.add
         self.suspects = state.suspects
+        self.lost = state.lost
         self.exchange = RecordedExchange(state)
         self.index = RecordedIndex(state, self._add)
         self.load = RecordedLoad(state, self._add)

@@ -11,6 +11,7 @@ from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import SchedulerEvent
+from cluster.slo import SloConfig
 from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 from router.session.receipt import RequestObserver
 
@@ -77,3 +78,5 @@ class SessionPorts(msgspec.Struct, frozen=True, kw_only=True):
     prefill: PrefillPort
     decode: DecodePort
     observer: RequestObserver
+    slo: SloConfig = SloConfig()
+    """The objectives of the model, of requests that end before a placement has told them theirs."""

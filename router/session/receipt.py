@@ -8,7 +8,7 @@ import msgspec
 from cluster import slo
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
-from cluster.messages.placement import Pinned, Placement, Rejection
+from cluster.messages.placement import Pinned, Placement, Rejection, Slo
 from cluster.messages.scheduler_events import HandoffChecked
 from cluster.messages.timeline import TimelineStage
 from cluster.observability.trace_context import TraceContext
@@ -137,6 +137,8 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """The attempts in their order. Empty for a request that was never placed."""
     duration_s: float = 0.0
     """Seconds from the arrival of the request to its close."""
+    unplaced_slo: Slo | None = None
+    """The objectives of a request that was never placed: those of an empty prompt. None for other requests."""
     trace: TraceContext | None = None
     """The trace of the HTTP request. None if no traces are exported."""
     timeline: tuple[TimelineStage, ...] = ()
@@ -157,8 +159,15 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def result(self) -> slo.Result | None:
         """The result of the request for goodput. None if goodput does not count the request."""
-        objectives = self.placement.slo if self.placement else None
-        return slo.result(objectives, self.outcome, self.ttft_s, self.tpot_s)
+        objectives = self.placement.slo if self.placement else self.unplaced_slo
+        return slo.result(objectives, self.outcome, self.ttft_s, self.tpot_s, self.duration_s)
+
+    @property
+    def least_ttft_s(self) -> float | None:
+        """Time to first token, in seconds. Of a client that left because the first token was late, the time that it
+        had waited: the token would have come later still.
+        """
+        return self.duration_s if self.ttft_s is None and self.result is slo.Result.TTFT_MISSED else self.ttft_s
 
 
 class RequestObserver(Protocol):

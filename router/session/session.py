@@ -36,7 +36,7 @@ from cluster.errors import (
 )
 from cluster.messages.generation import GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Outcome, RequestId, WorkerId
-from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.placement import Placement, PlacementRequest, Rejection, Slo
 from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, WorkerLost
 from cluster.messages.timeline import TimelineStage
 from router.quarantine.quarantine import MAX_ENGINES_LOST
@@ -361,6 +361,9 @@ class Session:
             stages.append(unplaced(self._asked_s, duration_s, self._rejection, is_paused=self._is_paused))
         return tuple(stages)
 
+    def _unplaced_slo(self) -> Slo:
+        return self._ports.slo.of(self._terms.slo_class).resolve(0.0, self._terms.ttft_s, self._terms.tpot_s)
+
     def _receipt(self, outcome: Outcome) -> RouteReceipt:
         duration_s = self._timing.age_s(now())
         return RouteReceipt(
@@ -386,5 +389,6 @@ class Session:
             engines_lost=self._engines_lost,
             attempts=tuple(tally.receipt(number, outcome) for number, tally in enumerate(self._tallies, 1)),
             duration_s=duration_s,
+            unplaced_slo=None if self._placement else self._unplaced_slo(),
             timeline=self._stages(duration_s),
         )

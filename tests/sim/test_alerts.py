@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from api.server.receipt_log import ReceiptLog
+from cluster.messages.ids import Pool
 from cluster.metrics.page import render, scrape
+from cluster.metrics.scaling import set_configured
 from cluster.observability.alerts.alert import JOB
+from cluster.observability.alerts.table import ALERTS
 from cluster.simulation.clock import VirtualLoop
 from cluster.simulation.experiment import Cluster
 from cluster.simulation.pools.simulated_pools import SimulatedPools
@@ -28,6 +31,7 @@ from router.pending_placements import PendingPlacements
 from router.session.receipt import RouteReceipt
 from router.state import RouterState
 from tests.component.monitoring import RULES, check_rules
+from tests.unit.cluster.observability.test_queries import expanded
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Using extra keyword arguments on `Field` is deprecated")  # ray.serve
@@ -38,6 +42,24 @@ EVERY_S = 15
 NORMAL_PER_S = 0.8
 SLOS = SloConfig()
 THREE = Cluster(num_workers=3, model="llama-3.1-405b", device="h200", tensor_parallel=8, max_decoding=6)
+COVERED = {
+    "BatonGoodputLow",
+    "BatonClassGoodputLow",
+    "BatonNothingGood",
+    "BatonClassNothingGood",
+    "BatonTtftHigh",
+    "BatonAbortsHigh",
+    "BatonMostAborted",
+    "BatonPrefixHitsLow",
+    "BatonWorkerSilent",
+    "BatonPoolEmpty",
+    "BatonPoolSmall",
+    "BatonKvUsageHigh",
+    "BatonSchedulerAway",
+}
+"""The alerts about which a simulated hour says something (docs/operating.md). The figures of the others are 0 in it, or
+missing: nothing is handed over wrongly, probed, billed or certified in the simulation.
+"""
 
 Samples = dict[str, list[float | None]]
 """The samples of each series, by its name with its labels. None where the page did not have the series."""
@@ -70,6 +92,7 @@ def samples_of(workload: list[SimRequest]) -> Samples:
     samples: Samples = {}
 
     async def run() -> None:
+        set_configured([""], {Pool.PREFILL: 1, Pool.DECODE: THREE.num_workers - 1})
         state = RouterState(SLOS)
         scheduler, pauses = PendingPlacements(state), Pauses()
         pass_pauses(scheduler, pauses)
@@ -99,8 +122,16 @@ async def scrape_all(state: RouterState, samples: Samples) -> None:
         await asyncio.sleep(EVERY_S)
 
 
-def check_fired(folder: Path, samples: Samples, fired: Mapping[float, set[str]], of: str = ".*") -> None:
-    """Check which alerts have fired, until some minutes. `of`: a regular expression of the alerts that are checked."""
+def at_work(samples: Samples) -> set[str]:
+    """The alerts of which a figure changes in the simulation, or is not 0. Nothing counts those of the others."""
+    alive = {key.partition("{")[0] for key, values in samples.items() if any(values)}
+    return {
+        alert.name for alert in ALERTS if alive & set(re.findall(r"(?<![\w:])baton_\w+", expanded(alert.condition)))
+    }
+
+
+def check_fired(folder: Path, samples: Samples, fired: Mapping[float, set[str]]) -> None:
+    """Check which alerts have fired, until some minutes."""
     number = max(map(len, samples.values()))
     read = set(re.findall(r"baton_\w+", RULES.read_text()))
     series = [{"series": f'up{{job="{JOB}",instance="i"}}', "values": f"1x{number}"}]
@@ -110,7 +141,7 @@ def check_fired(folder: Path, samples: Samples, fired: Mapping[float, set[str]],
             series.append({"series": key, "values": " ".join("_" if v is None else f"{v:g}" for v in padded)})
     asked = [
         {
-            "expr": f'group by (alertname) (max_over_time(ALERTS{{alertname=~"{of}",alertstate="firing"}}[12h]))',
+            "expr": 'group by (alertname) (max_over_time(ALERTS{alertstate="firing"}[12h]))',
             "eval_time": f"{round(minute * 60)}s",
             "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(names)],
         }
@@ -122,10 +153,11 @@ def check_fired(folder: Path, samples: Samples, fired: Mapping[float, set[str]],
 @pytest.mark.timeout(280)
 def test_no_alert_fires_in_an_hour_of_normal_load(tmp_path: Path) -> None:
     samples = samples_of(a_workload((60 * 60, NORMAL_PER_S)))
+    assert at_work(samples) == COVERED
     check_fired(tmp_path, samples, {60: set()})
 
 
 @pytest.mark.timeout(280)
 def test_goodput_is_low_when_the_load_doubles(tmp_path: Path) -> None:
     samples = samples_of(a_workload((8 * 60, NORMAL_PER_S), (15 * 60, 2 * NORMAL_PER_S)))
-    check_fired(tmp_path, samples, {8: set(), 23: {"BatonGoodputLow"}}, of="BatonGoodputLow")
+    check_fired(tmp_path, samples, {8: set(), 23: {"BatonGoodputLow", "BatonClassGoodputLow", "BatonTtftHigh"}})

@@ -1,8 +1,9 @@
 """What an alert is, and the PromQL that many alerts have in common. Pure.
 
-Three things must not make an alert fire, and no condition may forget them. A rate over no traffic is NaN, which every
-comparison drops. A share of few requests says nothing, so each share also needs `MIN_REQUESTS`. A counter is on the
-page from its first increment on, which `increase` does not see; `happened` does.
+No condition may forget three things. A rate over no traffic is NaN, which every comparison drops. A share of few
+requests says nothing, so each share also needs `MIN_REQUESTS`. A replica may miss a scrape: gauges are read with
+`latest`, or each missed scrape would begin the time of an alert anew. `increase` bridges gaps by itself. It does not
+see the first increment of a series, so counters that `happened` reads are 0 from the start of a process on.
 """
 
 from enum import StrEnum
@@ -14,6 +15,11 @@ JOB = "baton"
 MIN_REQUESTS = 20
 """Requests in the window of a share of requests, below which no alert watches the share. Lower fires for a few unlucky
 requests; higher watches no service with little traffic.
+"""
+
+GAP = "1m"
+"""How long the last sample of a gauge stands in for missing ones. Longer goes on with the figures of what is gone;
+shorter lets missed scrapes delay an alert, and may not be less than two scrape intervals.
 """
 
 
@@ -67,20 +73,13 @@ def increase(counter: str, by: str, window: str, where: str = "") -> str:
 
 
 def happened(counter: str, by: str, where: str = "", window: str = "10m") -> str:
-    """True where a counter has risen at all in the window.
+    """True where a counter has risen at all in the window. The counter must be 0 from the start of its process on."""
+    return f"{increase(counter, by, window, where)} > 0"
 
-    A series that begins within the window begins with its first increment, which `increase` cannot see. It counts only
-    if the page was scraped before: a Prometheus that starts anew finds all series new.
-    """
-    series = _series(counter, where)
-    return (
-        f"{increase(counter, by, window, where)} > 0\n"
-        f"or\n"
-        f"sum by ({by}) (\n"
-        f"  ({series} unless {series} offset {window})\n"
-        f'  and on (job, instance) (up{{job="{JOB}"}} offset {window} == 1)\n'
-        f") > 0"
-    )
+
+def latest(gauge: str) -> str:
+    """The samples of a gauge, or the ones before if a replica has missed scrapes."""
+    return f"last_over_time({gauge}[{GAP}])"
 
 
 def _series(metric: str, where: str) -> str:

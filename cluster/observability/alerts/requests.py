@@ -12,19 +12,39 @@ bound, 60 s: no quantile is larger.
 """
 MAX_ABORTED = 0.1
 """Share of closed requests whose clients left, above which something makes them leave."""
+MOST_ABORTED = 0.5
+"""Share of closed requests whose clients left, above which the service seems to hang."""
+MIN_FAILED = 5
+"""Requests without success in half an hour, with no good one beside them, from which on a service with little traffic
+counts as broken. Lower fires for a few unlucky requests; higher notices later.
+"""
 MIN_PREFIX_HITS = 0.3
-"""Share of prompt tokens that no engine had to compute, below which caches seem to be lost."""
+"""Share of hits among the prompt tokens that engines computed or found in a cache, below which caches seem lost."""
 
 GOOD = "model_class:baton_goodput_requests_good:increase5m"
 COUNTED = "model_class:baton_goodput_requests:increase5m"
 TTFT_P95 = "model_class:baton_time_to_first_token_seconds:p95_5m"
 CLOSED = "model:baton_requests:increase5m"
-PROMPT_TOKENS = "model:baton_request_prompt_tokens:increase5m"
+COMPUTED = "model:baton_request_prompt_tokens_computed:increase5m"
+HITS = "model:baton_request_prompt_tokens_hit:increase5m"
 
 
 def _late() -> str:
     """The TTFT of the classes whose TTFT is too high."""
     return "\n  or ".join(f'{TTFT_P95}{{slo_class="{name}"}} > {most_s:g}' for name, most_s in MAX_TTFT_P95_S.items())
+
+
+def _nothing_good(by: str) -> str:
+    """True where requests ended in half an hour, and none of them was good. A good one may be the first of its series,
+    which `increase` does not see.
+    """
+    good = 'baton_goodput_requests_total{result="good"}'
+    missed = increase("baton_goodput_requests_total", by, "30m", 'result!="good"')
+    return (
+        f"{missed} > {MIN_FAILED - 0.5}\n"
+        f"unless sum by ({by}) (increase({good}[30m])) > 0\n"
+        f"unless count by ({by}) ({good} unless max_over_time({good}[30m] offset 30m))"
+    )
 
 
 GOODPUT = AlertGroup(
@@ -58,6 +78,22 @@ GOODPUT = AlertGroup(
             "{{ $labels.model }} meet their SLO",
             description="Less than 85 % of the requests of one SLO class finished within their objectives, for five "
             "minutes. Other classes may be well.",
+        ),
+        Alert(
+            name="BatonNothingGood",
+            condition=_nothing_good("model"),
+            severity=Severity.PAGE,
+            summary="No request to {{ $labels.model }} meets its SLO",
+            description=f"In the last half hour {MIN_FAILED} or more requests were refused, failed or late, and none "
+            "was good. This one also watches a service with little traffic.",
+        ),
+        Alert(
+            name="BatonClassNothingGood",
+            condition=_nothing_good("model, slo_class"),
+            severity=Severity.TICKET,
+            summary="No {{ $labels.slo_class }} request to {{ $labels.model }} meets its SLO",
+            description=f"In the last half hour {MIN_FAILED} or more requests of one SLO class were refused, failed or "
+            "late, and none was good.",
         ),
     ),
 )
@@ -94,8 +130,13 @@ REQUESTS = AlertGroup(
     recordings=(
         Recording(name=CLOSED, query=increase("baton_requests_total", "model", "5m")),
         Recording(
-            name=PROMPT_TOKENS,
-            query=increase("baton_request_prompt_tokens_total", "model", "5m", 'role="decode"'),
+            name=COMPUTED, query=increase("baton_request_prompt_tokens_total", "model", "5m", 'source="computed"')
+        ),
+        Recording(
+            name=HITS,
+            # 0 where nothing is a hit: there is no series then. Pulled tokens were computed or found by another worker
+            query=increase("baton_request_prompt_tokens_total", "model", "5m", 'source=~"local|offloaded"')
+            + f"\nor {COMPUTED} * 0",
         ),
     ),
     alerts=(
@@ -109,16 +150,22 @@ REQUESTS = AlertGroup(
             description="More than 10 % of the closed requests were ended by their clients, for ten minutes.",
         ),
         Alert(
+            name="BatonMostAborted",
+            condition=increase("baton_requests_total", "model", "5m", 'outcome="aborted"')
+            + f" / {CLOSED} > {MOST_ABORTED}\nand {CLOSED} >= {MIN_REQUESTS}",
+            for_="10m",
+            severity=Severity.PAGE,
+            summary="The clients of {{ $value | humanizePercentage }} of the requests to {{ $labels.model }} leave",
+            description="More than half of the closed requests were ended by their clients, for ten minutes.",
+        ),
+        Alert(
             name="BatonPrefixHitsLow",
-            # Of a prompt that is handed over, `computed` is counted on both workers, and the whole on one of them
-            condition="1 - "
-            + increase("baton_request_prompt_tokens_total", "model", "5m", 'source="computed"')
-            + f" / ({PROMPT_TOKENS} > 0) < {MIN_PREFIX_HITS}\nand {CLOSED} >= {MIN_REQUESTS}",
+            condition=f"{HITS} / ({HITS} + {COMPUTED} > 0) < {MIN_PREFIX_HITS}\nand {CLOSED} >= {MIN_REQUESTS}",
             for_="15m",
             severity=Severity.TICKET,
             summary="Only {{ $value | humanizePercentage }} of the prompt tokens of {{ $labels.model }} are hits",
-            description="Engines computed more than 70 % of the prompt tokens of the last five minutes, for fifteen "
-            "minutes. Where no prompts share a prefix this is normal.",
+            description="Less than 30 % of the prompt tokens that engines computed or found in a cache were found, for "
+            "fifteen minutes. Where no prompts share a prefix this is normal.",
         ),
     ),
 )

@@ -1,9 +1,13 @@
 """Alerts about what is recorded, and about the metrics themselves. Pure."""
 
-from cluster.observability.alerts.alert import JOB, Alert, AlertGroup, Severity, happened
+from cluster.observability.alerts.alert import GAP, JOB, Alert, AlertGroup, Severity, happened, latest
 
 MAX_LAG_S = 300
 """Age of a record of usage that is not in the ledger, in seconds, above which the ledger hangs."""
+MIN_PAGES = 0.5
+"""Share of the scrapes of ten minutes that must have given a page. Higher fires for a few slow pages; lower lets an
+address that hardly answers blind the other alerts.
+"""
 CERTIFICATE_DAYS = 7
 """Days before its end from which on a certificate is to be renewed."""
 
@@ -12,7 +16,7 @@ RECORDS = AlertGroup(
     alerts=(
         Alert(
             name="BatonLedgerLag",
-            condition=f"max by (model, replica) (baton_ledger_lag_seconds) > {MAX_LAG_S}",
+            condition=f"max by (model, replica) ({latest('baton_ledger_lag_seconds')}) > {MAX_LAG_S}",
             for_="1m",
             severity=Severity.TICKET,
             summary="Usage of {{ $labels.model }} reaches the ledger {{ $value | humanizeDuration }} late",
@@ -50,25 +54,27 @@ METRICS = AlertGroup(
     alerts=(
         Alert(
             name="BatonScrapeDown",
-            condition=f'max by (job, instance) (up{{job="{JOB}"}}) == 0\nor absent(up{{job="{JOB}"}})',
+            condition=f'max by (job, instance) (up{{job="{JOB}"}}) == 0\n'
+            f'or max by (job, instance) (avg_over_time(up{{job="{JOB}"}}[10m])) < {MIN_PAGES}\n'
+            f'or absent(up{{job="{JOB}"}})',
             for_="1m",
             severity=Severity.PAGE,
             summary="Baton's metrics cannot be scraped",
-            description="Prometheus has had no page of the admin port for a minute. The other alerts see nothing "
-            "meanwhile.",
+            description="Prometheus has had no page of the admin port for a minute, or fewer than half of the pages of "
+            "ten minutes. The other alerts see little or nothing meanwhile.",
         ),
         Alert(
             name="BatonReplicaWithoutMetrics",
-            condition="max by (model, deployment) (baton_scrape_missing) > 0",
+            condition=f"max by (model, deployment) (max_over_time(baton_scrape_missing[{GAP}])) > 0",
             for_="5m",
             severity=Severity.TICKET,
             summary="{{ $value }} replicas of {{ $labels.deployment }} give no metrics",
-            description="Replicas have not answered the scrape in time for five minutes. What they count is missing in "
-            "all figures.",
+            description="For five minutes, replicas have missed a scrape in each minute. What they count is missing "
+            "in all figures.",
         ),
         Alert(
             name="BatonCertificateEnds",
-            condition=f"min by (model, deployment) (baton_certificate_expires_seconds) - time() "
+            condition=f"min by (model, deployment) ({latest('baton_certificate_expires_seconds')}) - time() "
             f"< {CERTIFICATE_DAYS} * 86400",
             for_="5m",
             severity=Severity.TICKET,

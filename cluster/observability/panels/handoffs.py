@@ -90,8 +90,8 @@ QUALITY = Subject(
                 Curve(latest("baton_quality_probe_score", "worker, path", 'model=~"$model"'), "{{worker}} {{path}}"),
             ),
             description="Share of the probe's answers that are as the reference, by worker and path.",
-            bad_below=0.95,
-            alerts=("BatonQualityDrop",),
+            bad_below=0.8,
+            alerts=("BatonQualityDrop", "BatonQualityDoubt"),
         ),
         Panel(
             title="Quality probes",
@@ -99,6 +99,16 @@ QUALITY = Subject(
             curves=(Curve(rate("baton_quality_probes_total", "path, result"), "{{path}} {{result}}"),),
             description="Probes per second, by path and result.",
             alerts=("BatonQualityDrop",),
+        ),
+        Panel(
+            title="Reference and quarantine",
+            unit=Unit.COUNT,
+            curves=(
+                Curve(latest("baton_quality_reference_usable", "origin", 'model=~"$model"'), "usable: {{origin}}"),
+                Curve(latest("baton_quality_quarantined_workers", "model", 'model=~"$model"'), "in quarantine"),
+            ),
+            description="1 while the reference of the probe can judge, and workers that answer wrongly.",
+            alerts=("BatonQualityUnchecked", "BatonQualityQuarantine"),
         ),
         Panel(
             title="Verified handoffs",

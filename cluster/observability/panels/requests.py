@@ -28,7 +28,7 @@ GOODPUT = Subject(
             ),
             description="Share of the closed requests that finished within TTFT and TPOT objective, by SLO class.",
             bad_below=0.85,
-            alerts=("BatonGoodputLow", "BatonClassGoodputLow"),
+            alerts=("BatonGoodputLow", "BatonClassGoodputLow", "BatonNothingGood", "BatonClassNothingGood"),
         ),
         Panel(
             title="Goodput",
@@ -54,7 +54,7 @@ GOODPUT = Subject(
             unit=Unit.PER_SECOND,
             curves=(Curve(rate("baton_requests_total", "outcome"), "{{outcome}}"),),
             description="Requests per second by outcome. `aborted`: the client left, or read too slowly.",
-            alerts=("BatonAbortsHigh",),
+            alerts=("BatonAbortsHigh", "BatonMostAborted"),
         ),
         Panel(
             title="Output tokens",

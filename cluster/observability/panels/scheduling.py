@@ -2,6 +2,7 @@
 
 from cluster.observability.panels.panel import (
     CELL,
+    MODEL,
     Curve,
     Panel,
     Subject,
@@ -122,11 +123,20 @@ POOLS = Subject(
             curves=(
                 Curve(latest("baton_workers", "cell, pool"), "{{cell}} {{pool}} live"),
                 Curve(latest("baton_pool_wanted", "cell, pool"), "{{cell}} {{pool}} wanted"),
+                Curve(latest("baton_pool_configured", "cell, pool"), "{{cell}} {{pool}} configured"),
                 Curve(latest("baton_pool_target", "cell, pool"), "{{cell}} {{pool}} asked of Serve"),
                 Curve(latest("baton_retiring_workers", "cell"), "{{cell}} retiring"),
             ),
             description="Workers that report, and those that the expected load needs where the pools size themselves.",
             alerts=("BatonPoolEmpty", "BatonPoolSmall", "BatonWorkerSilent"),
+        ),
+        Panel(
+            title="Lost workers",
+            unit=Unit.PER_SECOND,
+            curves=(Curve(rate("baton_workers_lost_total", "cell, pool", CELL), "{{cell}} {{pool}}"),),
+            description="Workers per second that have vanished without having said that they leave.",
+            bad_above=0.0,
+            alerts=("BatonWorkerSilent",),
         ),
         Panel(
             title="Expected requests",
@@ -199,15 +209,14 @@ ENGINES = Subject(
             unit=Unit.SHARE,
             curves=(
                 Curve(
-                    "1 - "
-                    + share(
-                        rate("baton_request_prompt_tokens_total", "model", 'model=~"$model",source="computed"'),
-                        rate("baton_request_prompt_tokens_total", "model", 'model=~"$model",role="decode"'),
+                    share(
+                        rate("baton_request_prompt_tokens_total", "model", f'{MODEL},source=~"local|offloaded"'),
+                        rate("baton_request_prompt_tokens_total", "model", f'{MODEL},source!="pulled"'),
                     ),
                     "{{model}}",
                 ),
             ),
-            description="Share of the prompt tokens that no engine had to compute.",
+            description="Share of hits among the prompt tokens that engines computed or found in a cache.",
             bad_below=0.3,
             alerts=("BatonPrefixHitsLow",),
         ),

@@ -40,6 +40,19 @@ async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_
     await listener.close()
 
 
+@pytest.mark.parametrize(("engine_silent_s", "number"), [(None, 0), (5.0, 1)])
+async def test_worker_that_ends_with_a_hung_engine_is_counted_as_lost(
+    engine_silent_s: float | None, number: int
+) -> None:
+    listener = await Listener.start("127.0.0.1", SchedulerService(RouterState()).service)
+    peer, labels = SchedulerClient(lambda: _found(listener)), {"pool": "decode"}
+    await peer.report(report := a_decode_report("d0"))
+    before = REGISTRY.get_sample_value("baton_workers_lost_total", labels) or 0.0
+    await peer.say_leaving(WorkerLeft(worker=report.worker, engine_silent_s=engine_silent_s))
+    assert REGISTRY.get_sample_value("baton_workers_lost_total", labels) == before + number
+    await listener.close()
+
+
 async def test_kv_events_wait_for_other_work_and_are_not_taken_for_lost_meanwhile() -> None:
     """A snapshot of many blocks would hold up placements, and a report may be read together with it."""
     state = RouterState()

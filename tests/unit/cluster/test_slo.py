@@ -43,7 +43,7 @@ def test_higher_class_has_the_tighter_objective() -> None:
     ],
 )
 def test_request_is_good_when_it_meets_both_objectives(ttft_s: float, tpot_s: float | None, expected: Result) -> None:
-    assert result(SLO, Outcome.FINISHED, ttft_s, tpot_s) is expected
+    assert result(SLO, Outcome.FINISHED, ttft_s, tpot_s, 9.0) is expected
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,19 @@ def test_request_is_good_when_it_meets_both_objectives(ttft_s: float, tpot_s: fl
     [(Outcome.ABORTED, None), (Outcome.REJECTED, Result.REJECTED), (Outcome.FAILED, Result.FAILED)],
 )
 def test_request_that_did_not_finish_is_bad_unless_its_client_left(outcome: Outcome, expected: Result | None) -> None:
-    assert result(SLO, outcome, 0.1, 0.01) is expected
-    assert result(None, outcome, None, None) is expected
+    assert result(SLO, outcome, 0.1, 0.01, 9.0) is expected
+    assert result(None, outcome, None, None, 9.0) is expected
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "age_s", "expected"),
+    [(None, 1.1, Result.TTFT_MISSED), (None, 1.0, None), (0.9, 1.1, None), (1.1, 9.0, None)],
+)
+def test_client_that_left_counts_if_its_first_token_was_late_and_had_not_come(
+    ttft_s: float | None, age_s: float, expected: Result | None
+) -> None:
+    assert result(SLO, Outcome.ABORTED, ttft_s, None, age_s) is expected
 
 
 def test_request_without_objectives_does_not_count() -> None:
-    assert result(None, Outcome.FINISHED, 0.1, 0.01) is None
+    assert result(None, Outcome.FINISHED, 0.1, 0.01, 9.0) is None

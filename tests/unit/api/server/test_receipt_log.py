@@ -47,6 +47,18 @@ def test_request_that_its_client_ended_is_nothing_to_goodput() -> None:
     assert _total("baton_goodput_requests_total") == before
 
 
+def test_client_that_left_before_its_late_first_token_counts_with_the_time_that_it_had_waited() -> None:
+    left: dict[str, Any] = {"outcome": Outcome.ABORTED, "ttft_s": None, "tpot_s": None, "slo_class": SloClass.BATCH}
+    placed, never_placed = {"placement": PLACED}, {"unplaced_slo": Slo(1.0, 0.05)}
+    for where, path in ((placed, "D"), (never_placed, "none")):
+        labels = {"slo_class": "batch", "path": path}
+        late, in_time = (a_receipt(**(left | where), duration_s=waited_s) for waited_s in (30.0, 0.9))
+        assert counted("baton_goodput_requests_total", late, result="ttft_missed", **labels) == 1
+        assert counted("baton_time_to_first_token_seconds_sum", late, **labels) == pytest.approx(30.0)
+        assert counted("baton_goodput_requests_total", in_time, result="ttft_missed", **labels) == 0
+        assert counted("baton_time_to_first_token_seconds_count", in_time, **labels) == 0
+
+
 def test_prediction_is_compared_with_what_came() -> None:
     receipt = a_receipt(placement=PLACED, ttft_s=0.6, tpot_s=0.01)
     assert counted("baton_prediction_ratio_sum", receipt, path="D", of="ttft") == pytest.approx(1.2)

@@ -1,6 +1,8 @@
 """What queries name exists: metrics, labels, alerts, runbooks."""
 
 import re
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -65,6 +67,26 @@ def test_each_metric_of_a_query_is_in_the_table() -> None:
     table = {family.name for family in scrape("", "").families} | NOT_EVERYWHERE
     named = {name for each in queries() for name in metrics_of(each.query)}
     assert named - table == set()
+
+
+def test_counters_of_what_must_not_happen_are_0_from_the_start_of_a_process() -> None:
+    """`increase` does not see the first increment of a new series."""
+    page = "from cluster.metrics.page import render, scrape; print(render([scrape('d', 'r')]).decode())"
+    shown = subprocess.run([sys.executable, "-c", page], cwd=REPO_ROOT, capture_output=True, check=True).stdout.decode()
+    watched = {
+        (found["counter"], value)
+        for alert in ALERTS
+        if (
+            found := re.match(
+                r"sum by \([^)]*\) \(increase\((?P<counter>\w+)({\w+=~?\"(?P<values>.*?)\"})?\[", alert.condition
+            )
+        )
+        and re.search(r"\[\w+\]\)\) > 0", alert.condition)
+        for value in (found["values"] or "").split("|")
+    }
+    assert len(watched) == 7
+    for counter, value in watched:
+        assert re.search(rf"(?m)^{counter}{{.*{value}.*}} 0\.0$", shown), (counter, value)
 
 
 def test_each_label_of_a_query_is_one_of_its_metric() -> None:

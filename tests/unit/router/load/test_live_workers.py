@@ -51,6 +51,26 @@ def test_silent_worker_is_forgotten_at_the_next_report_of_any_worker() -> None:
     assert set(workers.by_id) == {"d0"}
 
 
+def test_worker_that_falls_silent_is_lost_unless_it_drains_or_will_be_stopped() -> None:
+    workers = LiveWorkers()
+    for worker in ("p0", "d0", "d1", "d2"):
+        report(workers, worker, 0.0)
+    workers.drain([WorkerId("d1")])
+    for seconds in range(int(REPORT_TIMEOUT_S) + 2):
+        workers.retire([WorkerId("d2")], float(seconds))
+        report(workers, "p0", float(seconds))
+    assert set(workers.by_id) == {"p0"}
+    assert workers.lost.take_new() == [(Pool.DECODE, "d0")]
+    assert workers.lost.take_new() == []
+
+
+def test_worker_that_leaves_is_not_lost() -> None:
+    workers = LiveWorkers()
+    report(workers, "d0", 0.0)
+    workers.forget(WorkerId("d0"), 0.1)
+    assert workers.lost.take_new() == []
+
+
 def test_no_worker_is_forgotten_because_the_scheduler_stood_still() -> None:
     workers = LiveWorkers()
     for worker in ("p0", "d0", "d1"):

@@ -19,6 +19,7 @@ from cluster.messages.generation import PromptTokenSources, TokenDelta
 from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Pinned, Rejection
 from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed
+from cluster.slo import SloConfig
 from router.session.session import PROBE_TENANT, Session
 from tests.expected import of_kind, present
 from tests.unit.factories import a_request
@@ -292,6 +293,7 @@ async def test_client_that_leaves_while_queued_is_closed_without_a_placement() -
     await cluster.scheduler.gate.reached.wait()
     await cancelled(task)
     assert [(r.path, r.outcome) for r in cluster.observer.receipts] == [(None, Outcome.ABORTED)]
+    assert cluster.observer.receipts[0].unplaced_slo == SloConfig().of(SloClass.STANDARD).resolve(0.0)
     cluster.check_settled()
 
 

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Any
+from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
@@ -35,8 +36,8 @@ KEY = "baton-admin-of-a-test"
 HEALTHY_PAGES = 20
 """How long nothing is wrong, in scrapes: longer than the window of most rates, on the fast clock."""
 WAIT_S = 150.0
-"""Time in which all alerts must have come. They take 20 s."""
-LIKE_A_BUSY_MACHINE = {"BatonScrapeDown", "BatonSchedulerAway"}
+"""Time in which all alerts must have come. They take half a minute."""
+LIKE_A_BUSY_MACHINE = {"BatonScrapeDown"}
 """Alerts that fire, on the fast clock, where nothing of this test runs for a second."""
 
 
@@ -125,11 +126,12 @@ def write_prometheus(folder: Path, targets: list[int], alertmanager: int) -> Non
     (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
 
 
-def firing(prometheus: int) -> set[str]:
-    """The alerts that fire, as Prometheus has them."""
-    with urlopen(f"http://127.0.0.1:{prometheus}/api/v1/alerts", timeout=10) as answer:
-        alerts = json.load(answer)["data"]["alerts"]
-    return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+def fired(prometheus: int) -> set[str]:
+    """The alerts that have fired at any time, as Prometheus has them."""
+    query = urlencode({"query": 'group by (alertname) (max_over_time(ALERTS{alertstate="firing"}[1h]))'})
+    with urlopen(f"http://127.0.0.1:{prometheus}/api/v1/query?{query}", timeout=10) as answer:
+        rows = json.load(answer)["data"]["result"]
+    return {row["metric"]["alertname"] for row in rows}
 
 
 @pytest.fixture
@@ -174,7 +176,7 @@ def test_series_of_the_world_are_in_the_table_of_metrics() -> None:
 def test_each_alert_reaches_the_webhook_with_its_runbook_and_is_resolved(site: Site, prometheus: int) -> None:
     every = {alert.name: runbook(alert, "docs") for alert in ALERTS}
     site.wait(lambda: site.num_pages >= HEALTHY_PAGES)
-    assert firing(prometheus) <= LIKE_A_BUSY_MACHINE
+    assert fired(prometheus) <= LIKE_A_BUSY_MACHINE
 
     site.world.is_broken = True
     site.wait(lambda: site.links("firing").keys() == every.keys())

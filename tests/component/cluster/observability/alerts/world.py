@@ -14,8 +14,9 @@ GOOD, BAD = 10.0, 40.0
 
 
 class World(Collector):
-    """Counters rise with each scrape. Model `m` has most of what goes wrong. Model `n` has what needs another one to be
-    well: its Scheduler leaves, and one of its classes is late beside many good requests.
+    """Counters rise with each scrape. Model `m` has most of what goes wrong. Model `n` has what needs something else to
+    be well: its Scheduler leaves, two of its classes are bad beside many good requests, and few of its clients leave.
+    No request to model `o` is good.
     """
 
     def __init__(self) -> None:
@@ -77,6 +78,10 @@ class World(Collector):
         self._count("baton_time_to_first_token_seconds_count", GOOD + bad, **ttft)
         closed = {"name": "baton_requests_total", "path": "D"}
         self._count(rise=GOOD, outcome="finished", **closed)
+        self._count(rise=4 * GOOD, outcome="finished", **closed | {"model": "n"})
+        self._count(rise=GOOD if self.is_broken else 0.0, outcome="aborted", **closed | {"model": "n"})
+        for model in ("n", "o"):
+            self._count(rise=bad, result="failed", slo_class="batch", **goodput | {"model": model})
         self._count(rise=bad, outcome="aborted", **closed)
 
     def _prompts(self) -> None:
@@ -91,7 +96,10 @@ class World(Collector):
         if not broken:
             self._gauge("baton_workers", 1.0, pool="decode", model="n")
             self._gauge("baton_worker_report_age_seconds", 0.2, pool="decode", worker="d1")
-        self._gauge("baton_pool_wanted", 2.0, pool="decode")
+        self._gauge("baton_cell_configured", 1.0)
+        self._gauge("baton_cell_configured", 1.0, model="n")
+        self._gauge("baton_pool_configured", 2.0, pool="decode")
+        self._count("baton_workers_lost_total", 1.0 if broken else 0.0, pool="decode")
         self._gauge("baton_worker_report_age_seconds", 0.2, pool="decode", worker="d0")
         self._gauge("baton_worker_kv_usage_ratio", 0.98 if broken else 0.5, pool="decode", worker="d0")
 
@@ -99,7 +107,11 @@ class World(Collector):
         number = 1.0 if self.is_broken else 0.0
         self._count("baton_leases_ended_total", number, how="expired")
         self._count("baton_transfer_failures_total", number, reason="read_failed")
-        self._gauge("baton_quality_probe_score", 0.8 if self.is_broken else 1.0, worker="d0", path="D")
+        self._gauge("baton_quality_probe_score", 0.75 if self.is_broken else 1.0, worker="d0", path="D")
+        self._gauge("baton_quality_probe_score", 0.875 if self.is_broken else 1.0, worker="d1", path="D")
+        self._count("baton_quality_probes_total", number, path="D", result="differs")
+        self._gauge("baton_quality_quarantined_workers", number)
+        self._gauge("baton_quality_reference_usable", 1.0 - number, origin="learned")
 
     def _records(self) -> None:
         number = 1.0 if self.is_broken else 0.0
