@@ -6,6 +6,7 @@ The queue is bounded: while the collector is away or slow, traces are dropped an
 
 import logging
 import os
+import secrets
 import threading
 import time
 import urllib.error
@@ -22,6 +23,7 @@ from api.tracing.tail_sampling import TailSampler
 from cluster.config.observability.tracing import TracingConfig
 from cluster.metrics.tracing import TRACES
 from cluster.observability.trace_context import TraceContext
+from cluster.slo import SloConfig
 from router.session.receipt import RouteReceipt
 
 logger = logging.getLogger("baton.tracing")
@@ -69,7 +71,7 @@ class _Chosen(NamedTuple):
 
 
 class TraceExporter:
-    def __init__(self, config: TracingConfig, model: str, instance: str) -> None:
+    def __init__(self, config: TracingConfig, slo: SloConfig, model: str, instance: str) -> None:
         """`model`: its served name. `instance`: the name of this replica.
 
         Raises ValueError if a variable of `header_variables` is not set.
@@ -79,7 +81,7 @@ class TraceExporter:
         self._headers["Content-Type"] = "application/x-protobuf"
         self._resource = {"service.name": "baton", "service.instance.id": instance, **config.resource}
         self._model = model
-        self._sampler = TailSampler(config.keep)
+        self._sampler = TailSampler(config.keep, slo, secrets.token_bytes(16))
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
         self._waiting: deque[_Chosen] = deque()
         self._changed = threading.Condition()

@@ -14,6 +14,7 @@ from cluster.config.observability.tracing import KeptTraces, TracingConfig
 from cluster.messages.ids import Outcome
 from cluster.messages.timeline import TimelineStage
 from cluster.observability.trace_context import context_of
+from cluster.slo import SloConfig
 from router.session.receipt import RouteReceipt
 from tests.component.api.tracing.collector import Collector, attributes_of, collecting
 from tests.unit.api.server.test_kept_receipts import ATTEMPT, PLACED
@@ -38,7 +39,7 @@ def collector() -> Iterator[Collector]:
 def an_exporter(collector: Collector, **fields: Any) -> TraceExporter:
     defaults: dict[str, Any] = {"endpoint": collector.endpoint, "keep": ALL}
     config = TracingConfig(**(defaults | fields))
-    return TraceExporter(config, "baton-demo", "replica-1")
+    return TraceExporter(config, SloConfig(), "baton-demo", "replica-1")
 
 
 def a_traced(name: str = "r", **fields: object) -> RouteReceipt:
@@ -153,7 +154,7 @@ def test_no_request_waits_for_a_collector_that_hangs(collector: Collector, monke
 
 def test_collector_that_is_not_there_costs_traces_alone() -> None:
     before = counted("undelivered")
-    exporter = TraceExporter(TracingConfig(endpoint="http://127.0.0.1:1", keep=ALL), "m", "i")
+    exporter = TraceExporter(TracingConfig(endpoint="http://127.0.0.1:1", keep=ALL), SloConfig(), "m", "i")
     exporter.closed(a_traced())
     exporter.close(10)
     assert counted("undelivered") == before + 1
