@@ -21,6 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from api.tracing.spans import SpanMaker, export_of
 from api.tracing.tail_sampling import TailSampler
 from cluster.config.observability.tracing import TracingConfig
+from cluster.http_answer import answer_of
 from cluster.metrics.tracing import TRACES
 from cluster.observability.trace_context import TraceContext
 from cluster.slo import SloConfig
@@ -41,8 +42,8 @@ BATCH_S = 1.0
 messages.
 """
 EXPORT_TIMEOUT_S = 5.0
-"""Time for one export, in seconds. Longer waits for a collector that hangs while traces are dropped; shorter gives up a
-slow one.
+"""Time for one export with its whole answer, in seconds. Longer waits for a collector that hangs while traces are
+dropped; shorter gives up a slow one.
 """
 RETRY_S, MAX_RETRY_S = 1.0, 16.0
 """Time between two tries of an export, in seconds: doubled after each failure, up to the second number. Longer sends
@@ -82,11 +83,12 @@ class TraceExporter:
         self._resource = {"service.name": "baton", "service.instance.id": instance, **config.resource}
         self._model = model
         self._sampler = TailSampler(config.keep, slo, secrets.token_bytes(16))
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
         self._waiting: deque[_Chosen] = deque()
         self._changed = threading.Condition()
         self._is_closing = False
         self._logged_at = float("-inf")
+        self._has_given_up = False
+        """An export was dropped since the last one that the collector has taken."""
         self._thread = threading.Thread(target=self._run, name="trace-export", daemon=True)
         self._thread.start()
 
@@ -148,19 +150,22 @@ class TraceExporter:
             if wrong:
                 self._complain(wrong)
             if result is not None:
+                self._has_given_up = False
                 return result
             with self._changed:
                 if number == TRIES or self._changed.wait_for(lambda: self._is_closing, pause_s):
                     break
             pause_s = min(2 * pause_s, MAX_RETRY_S)
+        if not self._has_given_up:
+            self._has_given_up = True
+            logger.warning("traces are dropped until the collector at %s takes them", self._url)
         return "undelivered"
 
     def _post(self, body: bytes) -> tuple[str | None, str]:
         """What became of an export, and what is wrong. No result if another try may succeed."""
         request = urllib.request.Request(self._url, body, self._headers, method="POST")
         try:
-            with self._opener.open(request, timeout=EXPORT_TIMEOUT_S) as response:
-                answer = response.read(MAX_ANSWER_BYTES)
+            answer = answer_of(request, EXPORT_TIMEOUT_S, MAX_ANSWER_BYTES, _NoRedirects())
         except urllib.error.HTTPError as error:
             error.close()
             return None if error.code in RETRIED else "refused", f"it answers {error.code}"

@@ -10,6 +10,7 @@ import msgspec
 
 from cluster.cli.ask_service import add_service_options, ask
 from cluster.cli.operate.running import STATUS_PATH
+from cluster.cli.operate.visible import visible
 from cluster.messages.operations import ServiceStatus, WorkerStatus
 
 POLL_S = 1.0
@@ -63,9 +64,9 @@ def _run(arguments: argparse.Namespace) -> int:
         return 1
     already = "" if changed[0].changed else " already"
     if arguments.undo:
-        print(f"worker {worker} gets requests{' again' if changed[0].changed else already}")
+        print(visible(f"worker {worker} gets requests{' again' if changed[0].changed else already}"))
         return 0
-    print(f"worker {worker} drains{already}: it gets only what no other worker takes", flush=True)
+    print(visible(f"worker {worker} drains{already}: it gets only what no other worker takes"), flush=True)
     return _wait(arguments, worker, _found(answer[0], worker)) if arguments.wait else _tell(answer[0], worker)
 
 

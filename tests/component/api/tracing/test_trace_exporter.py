@@ -152,12 +152,17 @@ def test_no_request_waits_for_a_collector_that_hangs(collector: Collector, monke
     exporter.close(5)
 
 
-def test_collector_that_is_not_there_costs_traces_alone() -> None:
+def test_collector_that_is_not_there_costs_traces_alone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_exporter, "BATCH_TRACES", 1)
     before = counted("undelivered")
     exporter = TraceExporter(TracingConfig(endpoint="http://127.0.0.1:1", keep=ALL), SloConfig(), "m", "i")
-    exporter.closed(a_traced())
+    for number in range(2):
+        exporter.closed(a_traced(f"r{number}"))
     exporter.close(10)
-    assert counted("undelivered") == before + 1
+    assert counted("undelivered") == before + 2
+    assert sum("traces are dropped until" in record.message for record in caplog.records) == 1
 
 
 def test_request_of_many_attempts_has_a_bounded_trace(collector: Collector) -> None:

@@ -1,0 +1,6 @@
+"""What decoding bytes of others may raise."""
+
+import msgspec
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""Bad UTF-8 and deep nesting are no MsgspecError."""
