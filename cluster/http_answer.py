@@ -23,7 +23,7 @@ explanation of an error.
 """
 
 
-def answer_of(request: Request, timeout_s: float, most_bytes: int, *handlers: BaseHandler) -> bytes:
+def answer_of(request: Request | str, timeout_s: float, most_bytes: int, *handlers: BaseHandler) -> bytes:
     """The body of the answer, as far as `most_bytes`. The proxies of the environment are not used.
 
     Raises HTTPError, which has its body, for an error of the peer, and TimeoutError if the answer is not whole in time.

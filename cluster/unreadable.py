@@ -1,4 +1,4 @@
-"""What decoding bytes of others may raise."""
+"""What decoding bytes of others may raise. Pure."""
 
 import msgspec
 

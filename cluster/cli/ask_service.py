@@ -35,8 +35,6 @@ large clusters; more lets whatever listens there fill the memory.
 """
 MOST_REFUSAL_BYTES = 64 << 10
 """Most bytes of an error that are read. Its message has 2,000 characters at most (api/wire/errors.py)."""
-DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Opens URLs without the proxies of the environment. The service is on this machine."""
 _HINTS = {
     401: ": the admin key is not that of this service",
     404: ": is this its admin port (admin.port of the config)?",

@@ -3,7 +3,6 @@
 from http.client import HTTPException
 from urllib.error import HTTPError
 from urllib.parse import urlencode, urlsplit
-from urllib.request import Request
 
 from cluster.http_answer import answer_of
 from cluster.observability.render.series import NotPrometheus, QueryRefused, Series, series_of
@@ -52,7 +51,7 @@ class Prometheus:
     def _answer(self, url: str) -> bytes:
         """The body of the answer, which may be an error in Prometheus's form."""
         try:
-            return answer_of(Request(url), QUERY_TIMEOUT_S, MOST_ANSWER_BYTES)
+            return answer_of(url, QUERY_TIMEOUT_S, MOST_ANSWER_BYTES)
         except HTTPError as error:
             if error.headers.get_content_type() != "application/json":
                 raise NotPrometheus(f"{error.code} {error.reason}") from error
