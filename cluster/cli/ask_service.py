@@ -115,11 +115,12 @@ def _exchange(
         wrong = f"no service answers at {port.url} ({cause}); `baton serve` starts one"
     except (ValueError, *UNREADABLE) as error:  # the URL is invalid, or the answer is not Baton's
         wrong = f"{url} is not a Baton service: {error}"
-    _complain(wrong, is_quiet=is_quiet)
+    _complain(visible(wrong), is_quiet=is_quiet)
     return None
 
 
 def _complain(wrong: str, *, is_quiet: bool) -> None:
+    """What is wrong with a config may have several lines. What a service says has one."""
     if not is_quiet:
         print("\n  ".join(visible(line) for line in f"baton: {wrong}".split("\n")), file=sys.stderr)
 

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from types import ModuleType
 from typing import Any
+from unicodedata import category
 
 import msgspec
 import pytest
@@ -27,6 +28,7 @@ baton_goodput_requests_total{slo_class="standard",path="D",result="ttft_missed"}
 baton_requests_total{path="D",outcome="finished"} 10
 process_resident_memory_bytes{deployment="ingress",replica="a"} 5
 """
+EVIL = "\x1b]0;\nowned\x07\x9b2J\u202e"
 DRAINING = a_worker_status("d1", condition=WorkerCondition.DRAINING, num_open=2, num_links=2)
 
 
@@ -198,6 +200,19 @@ def test_answers_are_printed_faults_first(service: Service, capsys: pytest.Captu
     assert "[normal]" in out
     assert run(why, service, "--faults", "--json") == 0
     assert {answer["weight"] for answer in json.loads(capsys.readouterr().out)} == {"fault"}
+
+
+@pytest.mark.parametrize(("command", "more"), [(status, []), (why, []), (drain, ["d"])])
+def test_texts_of_a_service_control_no_terminal(
+    service: Service, capsys: pytest.CaptureFixture[str], command: ModuleType, more: list[str]
+) -> None:
+    worker = a_worker_status(f"d0{EVIL}", host=EVIL, condition=WorkerCondition.SUSPECTED, num_links=0)
+    service.statuses = [a_service_status(a_scheduler_status(a_worker_status("p0"), worker), application=EVIL)]
+    service.refusal = 409, {"error": {"message": EVIL, "code": EVIL}}
+    run(command, service, *more)
+    shown = "".join(capsys.readouterr())
+    assert "owned" in shown and "\nowned" not in shown
+    assert not {*map(category, shown.replace("\n", ""))} & {"Cc", "Cf"}
 
 
 # ---- drain
