@@ -74,7 +74,7 @@ def read_header(file: Readable) -> LogHeader:
             raise DamagedLog(f"the log has format {known.format}, and this version of Baton reads format {FORMAT}")
         return _header.decode(payload)
     except UNREADABLE as error:
-        raise DamagedLog(f"the header is not one: {error}") from error
+        raise DamagedLog(f"the header is damaged: {error}") from error
 
 
 def read_records(file: Readable) -> list[Record] | None:
@@ -90,7 +90,7 @@ def read_records(file: Readable) -> list[Record] | None:
     try:
         return _records.decode(payload)
     except UNREADABLE as error:
-        raise DamagedLog(f"a frame has something else than records: {error}") from error
+        raise DamagedLog(f"a frame is damaged, and has something else than records: {error}") from error
 
 
 def _payload(file: Readable) -> bytes | None:

@@ -72,7 +72,7 @@ def restore(parts: Iterable[SnapshotPart], into: object, class_of: ClassOf) -> N
     except SnapshotError:
         raise
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError) as error:
-        raise SnapshotError(f"the snapshot does not fit this version of the Scheduler: {error!r}") from error
+        raise SnapshotError(f"the snapshot is damaged or of another version: {error!r}") from error
 
 
 class _Capture:

@@ -95,7 +95,7 @@ async def test_drain_that_cannot_be_stored_has_no_effect() -> None:
     assert state.workers.drains.workers == frozenset()
 
 
-@pytest.mark.parametrize("kept", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x80"])
+@pytest.mark.parametrize("kept", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x80", b"\x91\xa2\xff\xfe"])
 async def test_store_with_anything_else_has_no_drains(kept: bytes) -> None:
     store = MemoryStore()
     store.values["draining"] = kept

@@ -186,11 +186,16 @@ ASKED = PlacementAsked(6.0, None, a_placement_request("r1", http_request="x\x1b]
 )
 @pytest.mark.parametrize("more", [[], ["--explain", "r1"]])
 def test_log_that_is_damaged_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, more: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes,
+    more: list[str],
 ) -> None:
     file = tmp_path / "20260131T020000-00000000-000001.stimuli"
     file.write_bytes(content)
     assert baton(monkeypatch, file, *more) in (1, 2)
+    assert "damaged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [[], ["--explain", "r1"], ["--explain", "no\x1b[2J"], ["--explain", "r1", "--json"]])
