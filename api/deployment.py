@@ -85,7 +85,7 @@ class Ingress:
         self._config = config.ingress
         self._traces = None
         if config.tracing.endpoint is not None:
-            self._traces = TraceExporter(config.tracing, config.model_name, own_worker_id())
+            self._traces = TraceExporter(config.tracing, config.slo, config.model_name, own_worker_id())
         receipts = ReceiptLog(config.ingress.keep_receipts, self._traces)
         scheduling = self._scheduling = Scheduling(config)
         self._ports = SessionPorts(

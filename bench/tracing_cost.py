@@ -27,6 +27,7 @@ from cluster.messages.placement import Placement, PlacementRequest, Prediction, 
 from cluster.messages.scheduler_events import SchedulerEvent
 from cluster.messages.timeline import TimelineStage
 from cluster.observability.trace_context import context_of
+from cluster.slo import SloConfig
 from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 from router.session.ports import SessionPorts
 from router.session.receipt import Terms
@@ -137,7 +138,7 @@ async def costs(endpoint: str) -> dict[str, tuple[float, float]]:
     """CPU seconds of a request of SHORT tokens, and of a further token, by setting."""
 
     def exporter(share: float) -> TraceExporter:
-        return TraceExporter(TracingConfig(endpoint=endpoint, keep=KeptTraces(share=share)), "m", "bench")
+        return TraceExporter(TracingConfig(endpoint=endpoint, keep=KeptTraces(share=share)), SloConfig(), "m", "bench")
 
     exporters = {"1 % exported": exporter(0.01), "all exported": exporter(1.0)}
     logs = {"nothing kept": ReceiptLog(0), "receipts kept": ReceiptLog(2000)}

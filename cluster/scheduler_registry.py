@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from cluster.messages.ids import Address
+from cluster.unreadable import UNREADABLE
 
 _NEWEST = "newest"
 
@@ -52,7 +53,7 @@ class SchedulerRegistry:
         kept = self._store.get(_NEWEST)
         try:
             return msgspec.msgpack.decode(kept, type=SchedulerRecord) if kept is not None else None
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return None
 
     def claim(self, address: Address, node: str) -> SchedulerRecord:

@@ -10,6 +10,7 @@ import msgspec
 
 from cluster.messages.ids import WorkerId
 from cluster.scheduler_registry import KeyValueStore
+from cluster.unreadable import UNREADABLE
 
 _DRAINING = "draining"
 
@@ -23,7 +24,7 @@ class WorkerDrains:
         kept = self._store.get(_DRAINING)
         try:
             return msgspec.msgpack.decode(kept, type=list[WorkerId]) if kept is not None else []
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return []
 
     def write(self, workers: Sequence[WorkerId]) -> None:

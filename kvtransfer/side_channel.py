@@ -22,6 +22,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from cluster.network.secret import cluster_secret
 from cluster.network.strangers import STRANGERS
+from cluster.unreadable import UNREADABLE
 
 SOCKET = "nixl_side_channel"
 
@@ -161,6 +162,6 @@ def _answer_to(question: list[bytes], answers: Mapping[tuple[int, int], bytes]) 
         return None
     try:
         kind, *ranks = _decode_question(question[1])
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return None
     return answers.get((ranks[0], ranks[1])) if kind == GET_META_MSG else None

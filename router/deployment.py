@@ -68,7 +68,7 @@ class Scheduler:
         record = registry.claim(self._listener.address, own_node())
         if self._log is not None:
             self._log.epoch = record.epoch
-        self._drains = DrainKeeper(state, worker_drains(cell))
+        self._drains = DrainKeeper(state, worker_drains(cell), registry, record.epoch)
         self._state.status.begin(record.epoch, asyncio.get_running_loop().time())
         self._closing: asyncio.Task[None] | None = None
         self._epoch_watch = EpochWatch(registry, record, self._stop)
@@ -80,6 +80,7 @@ class Scheduler:
 
     def _stop(self) -> None:
         """Close all connections: every peer then looks for the newest Scheduler."""
+        self._drains.close()
         self._closing = asyncio.create_task(self._listener.close())
 
     def __del__(self) -> None:

@@ -77,7 +77,9 @@ class Edge:
         token = HTTP_REQUEST.set(request_id)
         named = [(HEADER, request_id.encode())]
         if self._is_traced:
-            trace = context_of(head.trace_parent, head.trace_state, request_id, secrets.token_hex(8))
+            is_made = head.request_id != request_id.encode()
+            nonce = secrets.token_hex(8)
+            trace = context_of(head.trace_parent, head.trace_state, request_id, nonce, is_made=is_made)
             TRACE.set(trace)
             named.append((TRACE_PARENT.encode(), trace.header.encode()))
         exchange = Exchange(receive, send, [*named, *SECURITY_HEADERS])

@@ -12,6 +12,7 @@ import msgspec
 
 from api.identity.keys import invalid_key
 from api.identity.known import unchecked
+from cluster.unreadable import UNREADABLE
 
 logger = logging.getLogger("baton.identity")
 
@@ -161,7 +162,7 @@ def keys_in(document: bytes) -> Mapping[tuple[str | None, str], Mapping[str, Any
         found = msgspec.json.decode(document, type=dict[str, Any])["keys"]
         signing = [key for key in found if key.get("use", "sig") == "sig" and key.get("kty") in KINDS.values()]
         named = {(_kid(key), str(key["kty"])): key for key in reversed(signing)}
-    except (msgspec.DecodeError, RecursionError, KeyError, TypeError, AttributeError) as error:
+    except (*UNREADABLE, KeyError, TypeError, AttributeError) as error:
         raise JwksUnavailable(f"the document is no JWKS ({type(error).__name__})") from error
     if not 0 < len(named) <= MAX_KEYS:
         raise JwksUnavailable(f"the document has {len(named)} usable keys, not 1 to {MAX_KEYS}")

@@ -17,6 +17,7 @@ from api.metering.spool import SEGMENT_BYTES, Spool, num_bytes, put_aside, recor
 from api.metering.waiting_age import WaitingAge
 from api.state.postgres.ledger.entries import Opening, UsageRow
 from cluster.metrics.tenants import LEDGER_LAG, USAGE_RECORDS, USAGE_RECORDS_WAITING
+from cluster.unreadable import UNREADABLE
 
 logger = logging.getLogger("baton.metering")
 
@@ -212,6 +213,6 @@ def _decoded(texts: Iterable[bytes], path: Path) -> Iterator[Record]:
     for text in texts:
         try:
             yield decoder.decode(text)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             USAGE_RECORDS.labels("refused").inc()
             put_aside(path.parent, text, f"it is of another version: {error}")

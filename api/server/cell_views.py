@@ -7,7 +7,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from cluster.clients.scheduler_client import SchedulerClient
-from cluster.errors import NotFound, ServingError, WorkerUnreachable
+from cluster.errors import NotFound, ServingError, StateUnavailable, WorkerUnreachable
 from cluster.messages.ids import CellName
 from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus
 from cluster.messages.views import CellState, CellsView, CellView, ClusterView, QueuedRequest
@@ -68,7 +68,7 @@ class CellViews:
                 return await scheduler.drain(ask)
             except NotFound as error:
                 unknown = error
-            except WorkerUnreachable as error:
+            except (WorkerUnreachable, StateUnavailable) as error:  # the worker may be of another cell
                 away = error
         raise away or unknown
 

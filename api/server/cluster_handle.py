@@ -8,7 +8,7 @@ from itertools import zip_longest
 from msgspec.structs import replace
 
 from api.server.cell_views import CellViews
-from api.server.kept_receipts import MOST_FOUND, KeptReceipt, KeptReceipts
+from api.server.kept_receipts import KeptReceipt, KeptReceipts, shown_of
 from cluster.messages.ids import CellName
 from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus
 from cluster.messages.reports import REPORT_INTERVAL_S
@@ -73,22 +73,24 @@ class ClusterHandle:
 
     async def receipts(self, name: str) -> list[KeptReceipt]:
         own, *_ = self._deployments
-        return newest(self._receipts.named(name), await broadcast(own, RECEIPTS_NAMED, name))
+        return together(name, self._receipts.named(name), await broadcast(own, RECEIPTS_NAMED, name))
 
     async def scrapes(self) -> list[Scrape]:
         """The metrics of every replica that answers in time."""
         return (await _scrapes_of(self._deployments))[0]
 
 
-def newest(own: list[KeptReceipt], answers: Sequence[object]) -> list[KeptReceipt]:
-    """The receipts of this replica and of others, the newest first. `answers`: of all replicas, errors included."""
+def together(name: str, own: list[KeptReceipt], answers: Sequence[object]) -> list[KeptReceipt]:
+    """The receipts of a name, of this replica and of others, as `shown_of` shows them. `answers`: of all replicas,
+    errors included.
+    """
     of_all = {(kept.closed_at, kept.request_id): kept for kept in own}
     for answer in answers:
         if not isinstance(answer, list):
             logger.warning("an ingress replica has not said whether it has a receipt: %r", answer)
             continue
         of_all |= {(kept.closed_at, kept.request_id): kept for kept in answer}
-    return [of_all[key] for key in sorted(of_all, reverse=True)][:MOST_FOUND]
+    return shown_of([of_all[key] for key in sorted(of_all, reverse=True)], name)
 
 
 async def metrics_page_of(

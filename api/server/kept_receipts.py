@@ -5,7 +5,7 @@ A receipt is kept encoded: so its size is known, and the garbage collector has n
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 import msgspec
@@ -21,7 +21,7 @@ KEPT_S = 3600.0
 forgets a request before an operator hears of it.
 """
 MOST_FOUND = 20
-"""Receipts of one `x-request-id` that are found. A request with many prompts has many sessions. More makes answers
+"""Receipts of one name that are shown. A request with many prompts has many sessions. More makes answers
 longer; fewer hides attempts of a client.
 """
 
@@ -73,10 +73,10 @@ class KeptReceipts:
         return [kept.receipt() for kept in islice(found, number)]
 
     def named(self, name: str) -> list[KeptReceipt]:
-        """The receipts of the session, or of the HTTP request, of this name: at most MOST_FOUND, the newest first."""
+        """The receipts of the session, or of the HTTP request, of this name, as `shown_of` shows them."""
         self._forget_old()
-        found = (kept for kept in reversed(self._kept) if name in (kept.request_id, kept.http_request))
-        return list(islice(found, MOST_FOUND))
+        found = [kept for kept in reversed(self._kept) if name in (kept.request_id, kept.http_request)]
+        return shown_of(found, name)
 
     def _forget_old(self) -> None:
         oldest = self._clock() - KEPT_S
@@ -85,3 +85,18 @@ class KeptReceipts:
 
     def _drop(self) -> None:
         self._num_bytes -= len(self._kept.popleft().encoded)
+
+
+def shown_of(found: Sequence[KeptReceipt], name: str) -> list[KeptReceipt]:
+    """At most MOST_FOUND receipts of this name, the newest first, from all of them in that order.
+
+    Those of the session of this name come first: no client chooses its id. A client may choose an `x-request-id` that
+    another one has used. So the oldest receipts are among those that are shown, and no later request pushes them out.
+    """
+    own = [kept for kept in found if kept.request_id == name][:MOST_FOUND]
+    others = [kept for kept in found if kept.request_id != name]
+    room = MOST_FOUND - len(own)
+    if len(others) > room:
+        num_oldest = room // 2
+        others = [*others[: room - num_oldest], *others[len(others) - num_oldest :]]
+    return [*own, *others]

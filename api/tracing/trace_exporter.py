@@ -6,6 +6,7 @@ The queue is bounded: while the collector is away or slow, traces are dropped an
 
 import logging
 import os
+import secrets
 import threading
 import time
 import urllib.error
@@ -20,8 +21,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from api.tracing.spans import SpanMaker, export_of
 from api.tracing.tail_sampling import TailSampler
 from cluster.config.observability.tracing import TracingConfig
+from cluster.http_answer import answer_of
 from cluster.metrics.tracing import TRACES
 from cluster.observability.trace_context import TraceContext
+from cluster.slo import SloConfig
 from router.session.receipt import RouteReceipt
 
 logger = logging.getLogger("baton.tracing")
@@ -39,8 +42,8 @@ BATCH_S = 1.0
 messages.
 """
 EXPORT_TIMEOUT_S = 5.0
-"""Time for one export, in seconds. Longer waits for a collector that hangs while traces are dropped; shorter gives up a
-slow one.
+"""Time for one export with its whole answer, in seconds. Longer waits for a collector that hangs while traces are
+dropped; shorter gives up a slow one.
 """
 RETRY_S, MAX_RETRY_S = 1.0, 16.0
 """Time between two tries of an export, in seconds: doubled after each failure, up to the second number. Longer sends
@@ -69,7 +72,7 @@ class _Chosen(NamedTuple):
 
 
 class TraceExporter:
-    def __init__(self, config: TracingConfig, model: str, instance: str) -> None:
+    def __init__(self, config: TracingConfig, slo: SloConfig, model: str, instance: str) -> None:
         """`model`: its served name. `instance`: the name of this replica.
 
         Raises ValueError if a variable of `header_variables` is not set.
@@ -79,12 +82,13 @@ class TraceExporter:
         self._headers["Content-Type"] = "application/x-protobuf"
         self._resource = {"service.name": "baton", "service.instance.id": instance, **config.resource}
         self._model = model
-        self._sampler = TailSampler(config.keep)
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+        self._sampler = TailSampler(config.keep, slo, secrets.token_bytes(16))
         self._waiting: deque[_Chosen] = deque()
         self._changed = threading.Condition()
         self._is_closing = False
         self._logged_at = float("-inf")
+        self._has_given_up = False
+        """An export was dropped since the last one that the collector has taken."""
         self._thread = threading.Thread(target=self._run, name="trace-export", daemon=True)
         self._thread.start()
 
@@ -146,19 +150,22 @@ class TraceExporter:
             if wrong:
                 self._complain(wrong)
             if result is not None:
+                self._has_given_up = False
                 return result
             with self._changed:
                 if number == TRIES or self._changed.wait_for(lambda: self._is_closing, pause_s):
                     break
             pause_s = min(2 * pause_s, MAX_RETRY_S)
+        if not self._has_given_up:
+            self._has_given_up = True
+            logger.warning("traces are dropped until the collector at %s takes them", self._url)
         return "undelivered"
 
     def _post(self, body: bytes) -> tuple[str | None, str]:
         """What became of an export, and what is wrong. No result if another try may succeed."""
         request = urllib.request.Request(self._url, body, self._headers, method="POST")
         try:
-            with self._opener.open(request, timeout=EXPORT_TIMEOUT_S) as response:
-                answer = response.read(MAX_ANSWER_BYTES)
+            answer = answer_of(request, EXPORT_TIMEOUT_S, MAX_ANSWER_BYTES, _NoRedirects())
         except urllib.error.HTTPError as error:
             error.close()
             return None if error.code in RETRIED else "refused", f"it answers {error.code}"

@@ -16,15 +16,18 @@ import yaml
 
 from api.identity.admin.admin_key import ADMIN_KEY_FILE, known_admin_key
 from cluster.cli.conf_option import add_conf_option, config_of
+from cluster.cli.operate.visible import visible
 from cluster.config.application import AppConfig
 from cluster.config.environment import ADMIN_KEY_VARIABLE
 from cluster.config.network import ALL_INTERFACES, LOOPBACK, is_loopback
+from cluster.http_answer import answer_of
 from cluster.repository import REPO_ROOT
+from cluster.unreadable import UNREADABLE
 
 R = TypeVar("R")
 PROBE_TIMEOUT_S = 10.0
-"""Time in which a service must answer a command such as `baton probe`, in seconds. Then the command ends with 1. Longer
-delays the error of a service that hangs; shorter fails on a busy one.
+"""Time in which the whole answer of a service to a command such as `baton probe` must come, in seconds. Then the
+command ends with 1. Longer delays the error of a service that hangs; shorter fails on a busy one.
 """
 MOST_ANSWER_BYTES = 256 << 20
 """Most bytes of an answer that are read. The page of metrics of a thousand replicas has some 100 MB. Fewer fails in
@@ -32,8 +35,6 @@ large clusters; more lets whatever listens there fill the memory.
 """
 MOST_REFUSAL_BYTES = 64 << 10
 """Most bytes of an error that are read. Its message has 2,000 characters at most (api/wire/errors.py)."""
-DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Opens URLs without the proxies of the environment. The service is on this machine."""
 _HINTS = {
     401: ": the admin key is not that of this service",
     404: ": is this its admin port (admin.port of the config)?",
@@ -70,7 +71,7 @@ def ask(
     return _exchange(
         arguments,
         path,
-        lambda text: msgspec.json.decode(text, type=answer),
+        lambda text: msgspec.json.decode(text.decode(), type=answer),
         body,
         is_quiet=is_quiet,
         explained=explained,
@@ -105,23 +106,23 @@ def _exchange(
         if body is not None:
             request.data = msgspec.json.encode(body)
             request.add_header("Content-Type", "application/json")
-        with DIRECT.open(request, timeout=PROBE_TIMEOUT_S) as response:
-            text: bytes = response.read(MOST_ANSWER_BYTES)
+        text = answer_of(request, PROBE_TIMEOUT_S, MOST_ANSWER_BYTES)
         return read(text), text
     except urllib.error.HTTPError as error:
         wrong = _refusal(url, error, said=body is not None, explained=explained or {})
     except (OSError, HTTPException) as error:
         cause = getattr(error, "reason", error)
         wrong = f"no service answers at {port.url} ({cause}); `baton serve` starts one"
-    except ValueError as error:  # the URL is invalid, or the answer is not Baton's
+    except (ValueError, *UNREADABLE) as error:  # the URL is invalid, or the answer is not Baton's
         wrong = f"{url} is not a Baton service: {error}"
-    _complain(wrong, is_quiet=is_quiet)
+    _complain(visible(wrong), is_quiet=is_quiet)
     return None
 
 
 def _complain(wrong: str, *, is_quiet: bool) -> None:
+    """What is wrong with a config may have several lines. What a service says has one."""
     if not is_quiet:
-        print(f"baton: {wrong}", file=sys.stderr)
+        print("\n  ".join(visible(line) for line in f"baton: {wrong}".split("\n")), file=sys.stderr)
 
 
 def _refusal(url: str, error: urllib.error.HTTPError, *, said: bool, explained: Mapping[str, str]) -> str:
@@ -129,7 +130,7 @@ def _refusal(url: str, error: urllib.error.HTTPError, *, said: bool, explained: 
     hint = _HINTS.get(error.code, "")
     try:
         refused = msgspec.json.decode(error.read(MOST_REFUSAL_BYTES), type=_ErrorBody).error
-    except (OSError, HTTPException, ValueError):
+    except UNREADABLE:
         refused = _ErrorDetail("")
     if (known := explained.get(refused.code or "")) is not None:
         return known

@@ -29,7 +29,7 @@ from cluster.cli import state as cli_state
 from cluster.cli.accounts.first_key import how_to_send_a_key
 from cluster.cli.accounts.keys import add_key_parser
 from cluster.cli.accounts.tenants import add_project_parser
-from cluster.cli.ask_service import DIRECT, about_admin_port, add_service_options, ask
+from cluster.cli.ask_service import MOST_ANSWER_BYTES, about_admin_port, add_service_options, ask
 from cluster.cli.load import command as load
 from cluster.cli.operate import doctor, drain, quality, replay, status, top, trace, why
 from cluster.cli.reader import run_for_reader
@@ -37,6 +37,7 @@ from cluster.cli.serve_run import ServeRun
 from cluster.cli.tenants import usage as cli_usage
 from cluster.config.application import AppConfig, parse
 from cluster.config.network import ALL_INTERFACES, LOOPBACK, is_loopback
+from cluster.http_answer import answer_of
 from cluster.network.certificates import use_certificates
 from cluster.repository import REPO_ROOT
 from cluster.services.postgres import POSTGRES_FOLDER, LocalPostgres
@@ -329,8 +330,7 @@ class RunningService:
     def _readiness(self) -> dict[str, Any]:
         """The body of /readyz. Empty if the service does not answer."""
         try:
-            with DIRECT.open(f"{self._url}/readyz", timeout=READY_TIMEOUT_S) as response:
-                return _object(response.read())
+            return _object(answer_of(f"{self._url}/readyz", READY_TIMEOUT_S, MOST_ANSWER_BYTES))
         except urllib.error.HTTPError as error:
             return _object(error.read())
         except (OSError, HTTPException):

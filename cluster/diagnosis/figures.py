@@ -10,7 +10,11 @@ from math import isfinite
 from typing import Self
 
 _LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: \S+)?\Z")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL = re.compile(r' *+(\w++)="((?:[^"\\]|\\.)*+)" *+(?:,|\Z)')
+MOST_LINE_CHARS = 8192
+"""Characters of the longest line that is read. A line of Baton's has some hundred. More reads longer what is no page
+of metrics; fewer leaves out figures with long labels.
+"""
 Labels = frozenset[tuple[str, str]]
 Sample = tuple[str, Labels]
 """The name of a sample, and its labels."""
@@ -28,9 +32,12 @@ class Figures:
         """The figures of a page."""
         samples: dict[Sample, float] = {}
         for line in page.splitlines():
-            found = None if line.startswith("#") else _LINE.match(line)
-            if found is not None and (value := _number(found[3])) is not None:
-                samples[found[1], frozenset(_LABEL.findall(found[2] or ""))] = value
+            found = None if line.startswith("#") or len(line) > MOST_LINE_CHARS else _LINE.match(line)
+            if found is None:
+                continue
+            labels, value = _labels(found[2] or ""), _number(found[3])
+            if labels is not None and value is not None:
+                samples[found[1], labels] = value
         return cls(samples)
 
     def has(self, name: str) -> bool:
@@ -68,6 +75,18 @@ def _is_counter(name: str) -> bool:
 
 def _growth(now: float, before: float) -> float:
     return now - before if now >= before else now
+
+
+def _labels(text: str) -> Labels | None:
+    """None for a text that is no list of labels. It is read once, from its begin to its end."""
+    labels, place = list[tuple[str, str]](), 0
+    while place < len(text):
+        found = _LABEL.match(text, place)
+        if found is None:
+            return None
+        labels.append((found[1], found[2]))
+        place = found.end()
+    return frozenset(labels)
 
 
 def _number(text: str) -> float | None:

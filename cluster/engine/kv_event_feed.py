@@ -22,6 +22,7 @@ from cluster.engine.port import KvEventSource
 from cluster.errors import ServingError
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvEvents
+from cluster.unreadable import UNREADABLE
 
 logger = logging.getLogger("baton.kv_events")
 
@@ -205,7 +206,7 @@ class KvEventFeed:
         for batch in batches:
             try:
                 self.mirror.apply(_decode(batch))
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 logger.warning("KV events of worker %s cannot be read: %s", self._worker, error)
                 self.mirror.lose()
 

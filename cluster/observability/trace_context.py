@@ -44,9 +44,11 @@ class TraceContext(msgspec.Struct, frozen=True, kw_only=True):
         return _hashed(f"{self.trace_id}{self.span_id}{number}")
 
 
-def context_of(parent: bytes | None, state: bytes | None, request_id: str, nonce: str) -> TraceContext:
-    """The context of a request. `parent`, `state`: the client's headers. `request_id`: its `x-request-id`. `nonce`:
-    random, for a request whose id its client has chosen, and may choose again.
+def context_of(
+    parent: bytes | None, state: bytes | None, request_id: str, nonce: str, *, is_made: bool = False
+) -> TraceContext:
+    """The context of a request. `parent`, `state`: the client's headers. `request_id`: its `x-request-id`. `is_made`:
+    whether that was made here. `nonce`: random, for a request whose id its client has chosen, and may choose again.
     """
     own = _hashed(f"{request_id}{nonce}")
     given = _PARENT.fullmatch(parent) if parent is not None else None
@@ -61,7 +63,7 @@ def context_of(parent: bytes | None, state: bytes | None, request_id: str, nonce
                 state=_state_of(state),
                 is_sampled=bool(int(flags, 16) & _SAMPLED),
             )
-    made = _MADE_ID.fullmatch(request_id)
+    made = _MADE_ID.fullmatch(request_id) if is_made else None
     return TraceContext(trace_id=made[1] if made else _hashed(f"{nonce}{request_id}", 16), span_id=own)
 
 

@@ -10,6 +10,7 @@ from zlib import crc32
 
 import msgspec
 
+from cluster.unreadable import UNREADABLE
 from router.recording.records import FORMAT, LogHeader, Record
 
 MAGIC: Final = b"baton stimuli\n"
@@ -72,8 +73,8 @@ def read_header(file: Readable) -> LogHeader:
         if known.format != FORMAT:
             raise DamagedLog(f"the log has format {known.format}, and this version of Baton reads format {FORMAT}")
         return _header.decode(payload)
-    except msgspec.MsgspecError as error:
-        raise DamagedLog(f"the header is not one: {error}") from error
+    except UNREADABLE as error:
+        raise DamagedLog(f"the header is damaged: {error}") from error
 
 
 def read_records(file: Readable) -> list[Record] | None:
@@ -88,8 +89,8 @@ def read_records(file: Readable) -> list[Record] | None:
         return None
     try:
         return _records.decode(payload)
-    except msgspec.MsgspecError as error:
-        raise DamagedLog(f"a frame has something else than records: {error}") from error
+    except UNREADABLE as error:
+        raise DamagedLog(f"a frame is damaged, and has something else than records: {error}") from error
 
 
 def _payload(file: Readable) -> bytes | None:

@@ -64,6 +64,11 @@ SNAPSHOT_SHARE: Final = 4
 """Least size of a file, as a multiple of its snapshot. Higher has a replay compute more before the time that is asked
 for; lower fills the disk with snapshots.
 """
+WRITTEN_S: Final = 60.0
+"""Time since the last write to a file of another Scheduler after which it counts as closed, in seconds. Workers report
+several times a second. Longer lets files of a Scheduler that has ended take more room than `max_bytes`; shorter may
+remove a file that is written.
+"""
 PAUSE_S: Final = 0.001
 """Pause of the thread after each part of a snapshot, in seconds: the loop goes on meanwhile. Longer has records wait
 for longer behind a snapshot; shorter delays placements.
@@ -313,12 +318,26 @@ class _Writer:
 
 
 def remove_old(folder: Path, newest: str, config: StimulusLogConfig, now: float) -> None:
-    """Remove the oldest files of the log, until the newest one has room. `now`: Unix time, in seconds."""
+    """Remove the oldest files of the log, until the newest one has room. `now`: Unix time, in seconds.
+
+    What another Scheduler writes stays: it would go on with a file that nobody can read, and that takes room until it
+    is closed. Another process may remove files at the same time.
+    """
     room = config.max_bytes - config.file_bytes
     for file in sorted((file for file in folder.iterdir() if NAME.fullmatch(file.name)), reverse=True):
         if file.name == newest:
             continue
-        status = file.lstat()
+        try:
+            status = file.lstat()
+        except FileNotFoundError:
+            continue
         room -= status.st_size
-        if room < 0 or now - status.st_mtime > config.max_age_s:
+        age_s = now - status.st_mtime
+        is_written = age_s < WRITTEN_S and _run_of(file.name) != _run_of(newest)
+        if not is_written and (room < 0 or age_s > config.max_age_s):
             file.unlink(missing_ok=True)
+
+
+def _run_of(name: str) -> str:
+    """The process that a file is of."""
+    return name.split("-")[1]

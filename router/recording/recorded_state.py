@@ -287,6 +287,7 @@ class RecordedWorkers:
         self.drains = state.workers.drains
         self.by_id = state.workers.by_id
         self.live = state.workers.live
+        self.quarantined = state.workers.quarantined
 
     def drain(self, workers: Iterable[WorkerId]) -> None:
         drained = list(workers)

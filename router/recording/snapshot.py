@@ -71,8 +71,8 @@ def restore(parts: Iterable[SnapshotPart], into: object, class_of: ClassOf) -> N
         _Restore(nodes, layouts, class_of).into(into)
     except SnapshotError:
         raise
-    except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise SnapshotError(f"the snapshot does not fit this version of the Scheduler: {error!r}") from error
+    except (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError) as error:
+        raise SnapshotError(f"the snapshot is damaged or of another version: {error!r}") from error
 
 
 class _Capture:

@@ -10,6 +10,7 @@ import msgspec
 
 from cluster.cli.ask_service import add_service_options, ask
 from cluster.cli.operate.running import STATUS_PATH
+from cluster.cli.operate.visible import visible
 from cluster.messages.operations import ServiceStatus, WorkerStatus
 
 POLL_S = 1.0
@@ -17,8 +18,13 @@ POLL_S = 1.0
 later that the worker is empty.
 """
 MOST_SILENT = 30
-"""Looks in a row without an answer of the service after which the command gives up. More waits longer for a service
-that is gone; fewer gives up while the Scheduler or the ingress replica is replaced.
+"""Looks in a row that tell nothing of the worker after which the command gives up. More waits longer for a service
+that is gone; fewer gives up while the Scheduler or the ingress replica is replaced, which takes HEARD_S and more.
+"""
+HEARD_S = 15.0
+"""Age of a Scheduler from which it has heard of all workers, in seconds. They find a new one and report to it within
+SCHEDULER_TIMEOUT_S and some reports. Shorter calls a worker gone that has not reported yet; longer tells later that it
+is gone.
 """
 
 
@@ -58,10 +64,10 @@ def _run(arguments: argparse.Namespace) -> int:
         return 1
     already = "" if changed[0].changed else " already"
     if arguments.undo:
-        print(f"worker {worker} gets requests{' again' if changed[0].changed else already}")
+        print(visible(f"worker {worker} gets requests{' again' if changed[0].changed else already}"))
         return 0
-    print(f"worker {worker} drains{already}: it gets only what no other worker takes", flush=True)
-    return _wait(arguments, worker) if arguments.wait else _tell(answer[0], worker)
+    print(visible(f"worker {worker} drains{already}: it gets only what no other worker takes"), flush=True)
+    return _wait(arguments, worker, _found(answer[0], worker)) if arguments.wait else _tell(answer[0], worker)
 
 
 def workers_of(status: ServiceStatus) -> list[WorkerStatus]:
@@ -75,7 +81,7 @@ def named(workers: Sequence[WorkerStatus], name: str) -> str:
 
 
 def progress(worker: WorkerStatus | None) -> str:
-    """How far a worker is. None: it is not known any more."""
+    """How far a worker is. None: it is gone."""
     if worker is None:
         return "it is gone"
     if worker.is_empty:
@@ -84,7 +90,9 @@ def progress(worker: WorkerStatus | None) -> str:
 
 
 def _tell(status: ServiceStatus, worker: str) -> int:
-    print(f"{progress(_found(status, worker))} (`baton status` shows it, and --wait waits for its end)")
+    found = _found(status, worker)
+    far = progress(found) if found or is_gone(status, None) else "the Schedulers that answer do not know it yet"
+    print(f"{far} (`baton status` shows it, and --wait waits for its end)")
     return 0
 
 
@@ -92,21 +100,32 @@ def _found(status: ServiceStatus, worker: str) -> WorkerStatus | None:
     return next((one for one in workers_of(status) if one.worker == worker), None)
 
 
-def _wait(arguments: argparse.Namespace, worker: str) -> int:
-    """Returns the exit status."""
+def is_gone(status: ServiceStatus, last: WorkerStatus | None) -> bool:
+    """Whether a worker that the status does not have is gone. `last`: what was known of it, None if nothing was.
+
+    The Scheduler of its cell must have had the time to hear of it. Those of all cells must answer: one that is away may
+    have the worker.
+    """
+    if len(status.schedulers) < max(1, len(status.cells)):
+        return False
+    return all(one.up_s > HEARD_S for one in status.schedulers if last is None or one.cell == last.cell)
+
+
+def _wait(arguments: argparse.Namespace, worker: str, last: WorkerStatus | None) -> int:
+    """Returns the exit status. `last`: what is known of the worker."""
     shown, num_silent = None, 0
     try:
         while True:
             time.sleep(POLL_S)  # the service may give an answer again that is younger than that
             answer = ask(arguments, STATUS_PATH, ServiceStatus, is_quiet=num_silent < MOST_SILENT)
-            if answer is None or not answer[0].schedulers:
+            found = None if answer is None else _found(answer[0], worker)
+            if answer is None or (found is None and not is_gone(answer[0], last)):
                 num_silent += 1
                 if num_silent > MOST_SILENT:
-                    print("baton: the service does not answer any more; the worker drains", file=sys.stderr)
+                    print("baton: the service does not tell of the worker any more; it drains", file=sys.stderr)
                     return 1
                 continue
-            num_silent = 0
-            found = _found(answer[0], worker)
+            num_silent, last = 0, found or last
             if (line := progress(found)) != shown:
                 print(line, flush=True)
                 shown = line

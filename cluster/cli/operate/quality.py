@@ -14,6 +14,7 @@ from api.quality.board import LearningState, ProbeRun, QualityView, ReferenceVie
 from api.quality.comparison import Difference, ProbeResult
 from api.quality.probe_set import ProbeSet, written
 from cluster.cli.ask_service import add_service_options, ask
+from cluster.cli.operate.visible import visible
 from cluster.messages.ids import WorkerId
 
 HEADER = ("worker", "path", "score", "last", "result", "last difference")
@@ -82,7 +83,8 @@ def shown(view: QualityView, unix_time: float) -> str:
     lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     held = {target.worker: target.quarantined for target in view.targets if target.quarantined is not None}
     state = "is in quarantine" if view.quarantine else "would be in quarantine if quality_probe.quarantine were on"
-    return "\n".join([_about(view.reference), *lines, *(f"{worker} {state}: {why}" for worker, why in held.items())])
+    lines = [_about(view.reference), *lines, *(f"{worker} {state}: {why}" for worker, why in held.items())]
+    return "\n".join(map(visible, lines))
 
 
 def is_right(view: QualityView) -> bool:
@@ -192,7 +194,7 @@ def _release(arguments: argparse.Namespace, worker: WorkerId) -> int:
     if answer is None:
         return 1
     if worker not in [target.worker for target in answer[0].targets]:
-        print(f"baton: there is no worker {worker}: {_known(answer[0].targets)}", file=sys.stderr)
+        print(visible(f"baton: there is no worker {worker}: {_known(answer[0].targets)}"), file=sys.stderr)
         return 2
     if ask(arguments, f"/baton/quality/release/{quote(worker, safe='')}", _Asked, {}) is None:
         return 1

@@ -1,6 +1,7 @@
 """`baton replay`: makes the Scheduler's decisions again from its log, explains one of them, or tries others."""
 
 import argparse
+import json
 import os
 import sys
 from datetime import datetime
@@ -9,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from cluster import compiled
+from cluster.cli.operate.visible import visible
 from cluster.compiled import SWITCH
 from cluster.simulation.baselines import BASELINES
 from router.placement.candidates import Policy
@@ -73,14 +75,14 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         files, wrong = log_files(arguments.log)
         for line in wrong:
-            print(f"baton: not read: {line}", file=sys.stderr)
+            _complain(f"not read: {line}")
         if arguments.explain is not None:
             return _explain(files, arguments)
         if arguments.what_if:
             return _what_if(files, arguments)
         return _compare(files, arguments)
     except (NoLog, DamagedLog, BadChange, OSError) as error:
-        print(f"baton: {error}", file=sys.stderr)
+        _complain(f"{error}")
         return FAILED
 
 
@@ -112,10 +114,10 @@ def _compare(files: list[LogFile], arguments: argparse.Namespace) -> int:
         if comparison.num_failed:
             print(f"{comparison.num_failed} calls of the Scheduler fail")
         if (first := comparison.first) is not None:
-            print(f"The first that differs is of {first.subject}, at {_shown(first.at)}:")
-            print(f"  then: {first.then}\n  now:  {first.again}")
+            print(visible(f"The first that differs is of {first.subject}, at {_shown(first.at)}:"))
+            print(visible(f"  then: {first.then}"), visible(f"  now:  {first.again}"), sep="\n")
     if not (num_equal.total() or num_different.total() or comparison.num_inexact):
-        print("baton: the log has no decisions in this time", file=sys.stderr)
+        _complain("the log has no decisions in this time")
         return FAILED
     return DIFFERS if num_different.total() else 0
 
@@ -125,7 +127,7 @@ def _explain(files: list[LogFile], arguments: argparse.Namespace) -> int:
     Replay(files, lambda header: _state(header, explainer.policy), explainer).run(arguments.since, arguments.until)
     _about(explainer.headers, explainer.notes)
     if not explainer.found:
-        print(f"baton: no request {arguments.explain} is in the log of this time", file=sys.stderr)
+        _complain(f"no request {arguments.explain} is in the log of this time")
         return DIFFERS
     if arguments.json:
         _print_json(list(explainer.found.values()))
@@ -133,7 +135,7 @@ def _explain(files: list[LogFile], arguments: argparse.Namespace) -> int:
     for number, (request_id, facts) in enumerate(explainer.found.items()):
         header = explainer.header_of[request_id]
         lines = story(facts, lambda at, header=header: _shown(header.wall_time(at)))  # type: ignore[misc]  # its default
-        print("\n".join([*([""] if number else []), *lines]))
+        print("\n".join(map(visible, [*([""] if number else []), *lines])))
     return 0
 
 
@@ -192,21 +194,26 @@ def _policy(name: str) -> Policy:
 def _about(headers: list[LogHeader], notes: list[str]) -> None:
     """Say on standard error what a replay was of, and what is missing."""
     for note in notes:
-        print(f"baton: {note}", file=sys.stderr)
+        _complain(note)
     own = compiled.folder().name
     if others := sum(header.code != own for header in headers):
-        print(
-            f"baton: {others} of {len(headers)} files are of another version of the Scheduler: it may decide otherwise",
-            file=sys.stderr,
-        )
+        _complain(f"{others} of {len(headers)} files are of another version of the Scheduler: it may decide otherwise")
+
+
+def _complain(wrong: str) -> None:
+    print("\n  ".join(visible(line) for line in f"baton: {wrong}".split("\n")), file=sys.stderr)
 
 
 def _print_json(result: object) -> None:
-    print(msgspec.json.format(msgspec.json.encode(result)).decode())
+    print(json.dumps(json.loads(msgspec.json.encode(result)), indent=2))
 
 
 def _shown(wall_s: float) -> str:
-    return datetime.fromtimestamp(wall_s).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    """Raises DamagedLog for a time that is none."""
+    try:
+        return datetime.fromtimestamp(wall_s).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    except (ValueError, OverflowError, OSError) as error:
+        raise DamagedLog(f"the log is damaged: it has the time {wall_s!r}") from error
 
 
 def _time(text: str) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from cluster.cli.operate.visible import visible
 from cluster.diagnosis.answer import RunningFacts, number, share
 from cluster.diagnosis.health import Health
 from cluster.messages.ids import Pool
@@ -17,7 +18,7 @@ _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
 
 def status_text(facts: RunningFacts, health: Health, problems: list[str]) -> str:
-    return "\n".join([*_head(facts, health, problems), "", *_workers(facts)])
+    return "\n".join(map(visible, [*_head(facts, health, problems), "", *_workers(facts)]))
 
 
 def lasting(seconds: float) -> str:

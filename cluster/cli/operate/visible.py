@@ -1,4 +1,4 @@
-"""Texts of a service, or of its clients, for a terminal."""
+"""Texts of a service, or of its clients, for a terminal. Pure."""
 
 import unicodedata
 

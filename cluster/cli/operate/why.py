@@ -12,6 +12,7 @@ import msgspec
 
 from cluster.cli.ask_service import add_service_options
 from cluster.cli.operate.running import add_during_option, running_facts
+from cluster.cli.operate.visible import visible
 from cluster.diagnosis.answer import Answer, Weight
 from cluster.diagnosis.rules import answers
 
@@ -47,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _text(answer: Answer) -> str:
-    return "\n".join(_lines(answer))
+    return "\n".join(map(visible, _lines(answer)))
 
 
 def _lines(answer: Answer) -> Iterator[str]:

@@ -9,9 +9,9 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cluster.observability.panels.panel import FIRING, plain
+from cluster.observability.panels.panel import FIRING, Panel, plain
 from cluster.observability.panels.table import SUBJECTS
-from cluster.observability.render.page import dashboard_page, lines_of
+from cluster.observability.render.page import Drawn, dashboard_page, lines_of
 from cluster.observability.render.prometheus import Prometheus, PrometheusFailed
 from cluster.observability.render.window import Window, window
 
@@ -50,18 +50,13 @@ def main() -> None:
 
 
 def rendered(prometheus: Prometheus, when: Window) -> str:
-    """The page."""
+    """The page. Each panel is drawn before the figures of the next one are asked for."""
     rates = f"{when.rate_interval}s"
-    rows = [
-        (
-            subject,
-            [
-                lines_of(panel, [prometheus.series(plain(curve.query, window=rates), when) for curve in panel.curves])
-                for panel in subject.panels
-            ],
-        )
-        for subject in SUBJECTS
-    ]
+
+    def lines(panel: Panel) -> list[Drawn]:
+        return lines_of(panel, [prometheus.series(plain(curve.query, window=rates), when) for curve in panel.curves])
+
+    rows = ((subject, map(lines, subject.panels)) for subject in SUBJECTS)
     return dashboard_page(prometheus.url, when, rows, prometheus.series(FIRING, when))
 
 

@@ -1,7 +1,7 @@
 """Draws the panels as one HTML page. Pure."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 
 import msgspec
@@ -50,14 +50,16 @@ def lines_of(panel: Panel, found: Sequence[Sequence[Series]]) -> list[Drawn]:
 
 
 def dashboard_page(
-    url: str, window: Window, rows: Sequence[tuple[Subject, Sequence[Sequence[Drawn]]]], firing: Sequence[Series]
+    url: str, window: Window, rows: Iterable[tuple[Subject, Iterable[Sequence[Drawn]]]], firing: Sequence[Series]
 ) -> str:
-    """The page. `url`: the Prometheus. `rows`: each row of panels, with the lines of each panel."""
+    """The page. `url`: the Prometheus. `rows`: each row of panels, with the lines of each
+    panel, which are taken when it is drawn.
+    """
     return page("Baton", _parts(url, window, rows, firing), _STYLE)
 
 
 def _parts(
-    url: str, window: Window, rows: Sequence[tuple[Subject, Sequence[Sequence[Drawn]]]], firing: Sequence[Series]
+    url: str, window: Window, rows: Iterable[tuple[Subject, Iterable[Sequence[Drawn]]]], firing: Sequence[Series]
 ) -> Iterator[str]:
     yield (
         f"<h1>Baton</h1><p>{date(window.start)} until {date(window.end)}, as {escape(url)} has it. There is a value "

@@ -1,16 +1,16 @@
 """Asks a Prometheus."""
 
-import urllib.error
-import urllib.request
 from http.client import HTTPException
+from urllib.error import HTTPError
 from urllib.parse import urlencode, urlsplit
 
+from cluster.http_answer import answer_of
 from cluster.observability.render.series import NotPrometheus, QueryRefused, Series, series_of
 from cluster.observability.render.window import Window
 
 QUERY_TIMEOUT_S = 30.0
-"""Time in which Prometheus must answer a query, in seconds. Longer delays the error of one that hangs; shorter fails on
-a busy one, or on a long range.
+"""Time in which the whole answer to a query must come, in seconds. Longer delays the error of one that hangs; shorter
+fails on a busy one, or on a long range.
 """
 MOST_ANSWER_BYTES = 64 << 20
 """Most bytes of an answer that are read. A thousand series of a page have some 10 MB. Fewer fails in large clusters;
@@ -18,8 +18,6 @@ more lets whatever answers fill the memory.
 """
 MOST_ERROR_CHARS = 300
 """Characters of an error that are shown. More can hide what is before them; fewer cut what Prometheus explains."""
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Opens URLs without the proxies of the environment. Prometheus is in the network of the cluster."""
 
 
 class PrometheusFailed(RuntimeError):
@@ -53,14 +51,11 @@ class Prometheus:
     def _answer(self, url: str) -> bytes:
         """The body of the answer, which may be an error in Prometheus's form."""
         try:
-            with _DIRECT.open(url, timeout=QUERY_TIMEOUT_S) as answer:
-                body: bytes = answer.read(MOST_ANSWER_BYTES)
-        except urllib.error.HTTPError as error:
-            with error:
-                body = error.read(MOST_ANSWER_BYTES)
-                if error.headers.get_content_type() != "application/json":
-                    raise NotPrometheus(f"{error.code} {error.reason}") from error
-        return body
+            return answer_of(url, QUERY_TIMEOUT_S, MOST_ANSWER_BYTES)
+        except HTTPError as error:
+            if error.headers.get_content_type() != "application/json":
+                raise NotPrometheus(f"{error.code} {error.reason}") from error
+            return error.read()
 
 
 def _line(text: str) -> str:

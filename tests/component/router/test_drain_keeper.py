@@ -7,10 +7,13 @@ import pytest
 from cluster.errors import Conflict, NotFound, StateUnavailable
 from cluster.messages.ids import WorkerId
 from cluster.messages.operations import DrainAsk
+from cluster.scheduler_registry import SchedulerRegistry
 from cluster.worker_drains import WorkerDrains
+from router import drain_keeper
 from router.drain_keeper import DrainKeeper
 from router.state import RouterState
 from tests.unit.clusters import SLO, a_report
+from tests.unit.factories import an_address
 from tests.unit.memory_store import MemoryStore
 
 D0, D1 = WorkerId("d0"), WorkerId("d1")
@@ -23,37 +26,43 @@ def a_state() -> RouterState:
     return state
 
 
+def keeper_of(state: RouterState, store: MemoryStore) -> DrainKeeper:
+    """Of the newest Scheduler."""
+    registry = SchedulerRegistry(store)
+    return DrainKeeper(state, WorkerDrains(store), registry, registry.claim(an_address("s"), "n0").epoch)
+
+
 def drain(worker: WorkerId, *, force: bool = False) -> DrainAsk:
     return DrainAsk(worker=worker, drains=True, force=force)
 
 
 async def test_drain_outlives_the_scheduler_and_its_end_does_too() -> None:
     store, state = MemoryStore(), a_state()
-    keeper = DrainKeeper(state, WorkerDrains(store))
+    keeper = keeper_of(state, store)
     assert not (await keeper.change(drain(D0))).was_draining
     assert (await keeper.change(drain(D0))).was_draining
     successor = a_state()
-    keeper = DrainKeeper(successor, WorkerDrains(store))
+    keeper = keeper_of(successor, store)
     assert successor.workers.drains.workers == {D0}
     assert (await keeper.change(DrainAsk(worker=D0, drains=False))).was_draining
-    DrainKeeper(successor, WorkerDrains(store))
+    keeper_of(successor, store)
     assert successor.workers.drains.workers == frozenset()
 
 
 async def test_worker_that_does_not_report_cannot_be_drained_and_a_drain_of_one_that_is_gone_can_be_undone() -> None:
     store = MemoryStore()
-    keeper = DrainKeeper(a_state(), WorkerDrains(store))
+    keeper = keeper_of(a_state(), store)
     with pytest.raises(NotFound, match="d7"):
         await keeper.change(drain(WorkerId("d7")))
     WorkerDrains(store).write([WorkerId("d7")])
     state = a_state()
-    await DrainKeeper(state, WorkerDrains(store)).change(DrainAsk(worker=WorkerId("d7"), drains=False))
+    await keeper_of(state, store).change(DrainAsk(worker=WorkerId("d7"), drains=False))
     assert WorkerDrains(store).read() == []
 
 
 async def test_last_worker_of_a_pool_is_drained_by_force_alone() -> None:
     state = a_state()
-    keeper = DrainKeeper(state, WorkerDrains(MemoryStore()))
+    keeper = keeper_of(state, MemoryStore())
     await keeper.change(drain(D0))
     with pytest.raises(Conflict, match="last worker"):
         await keeper.change(drain(D1))
@@ -65,13 +74,13 @@ async def test_worker_that_cannot_be_reached_does_not_count_as_another_one() -> 
     state = a_state()
     state.disconnected(D1)
     with pytest.raises(Conflict):
-        await DrainKeeper(state, WorkerDrains(MemoryStore())).change(drain(D0))
+        await keeper_of(state, MemoryStore()).change(drain(D0))
 
 
 async def test_changes_at_the_same_time_forget_none() -> None:
     store, state = MemoryStore(), a_state()
     state.handle(a_report("d2"), asyncio.get_running_loop().time())
-    keeper = DrainKeeper(state, WorkerDrains(store))
+    keeper = keeper_of(state, store)
     await asyncio.gather(keeper.change(drain(D0)), keeper.change(drain(D1)))
     assert set(WorkerDrains(store).read()) == {D0, D1}
 
@@ -79,24 +88,88 @@ async def test_changes_at_the_same_time_forget_none() -> None:
 async def test_drain_that_cannot_be_stored_has_no_effect() -> None:
     """A successor would place on the worker again, and nobody would notice."""
     store, state = MemoryStore(), a_state()
-    keeper = DrainKeeper(state, WorkerDrains(store))
+    keeper = keeper_of(state, store)
     store.is_away = True
     with pytest.raises(StateUnavailable):
         await keeper.change(drain(D0))
     assert state.workers.drains.workers == frozenset()
 
 
-@pytest.mark.parametrize("kept", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x80"])
+@pytest.mark.parametrize("kept", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x80", b"\x91\xa2\xff\xfe"])
 async def test_store_with_anything_else_has_no_drains(kept: bytes) -> None:
     store = MemoryStore()
     store.values["draining"] = kept
     state = a_state()
-    DrainKeeper(state, WorkerDrains(store))
+    keeper_of(state, store)
     assert state.workers.drains.workers == frozenset()
 
 
-async def test_scheduler_starts_while_the_store_is_away(caplog: pytest.LogCaptureFixture) -> None:
+async def test_scheduler_starts_while_the_store_is_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It changes nothing until the store has told which workers drain: a change would overwrite them."""
     store, state = MemoryStore(), a_state()
+    WorkerDrains(store).write([D0])
+    registry = SchedulerRegistry(MemoryStore())
     store.is_away = True
-    DrainKeeper(state, WorkerDrains(store))
+    keeper = DrainKeeper(state, WorkerDrains(store), registry, 1)
     assert "which workers drain" in caplog.text
+    with pytest.raises(StateUnavailable, match="which workers drain"):
+        await keeper.change(drain(WorkerId("p0"), force=True))
+    store.is_away = False
+    await keeper.change(drain(WorkerId("p0"), force=True))
+    assert WorkerDrains(store).read() == [D0, "p0"]
+    assert state.workers.drains.workers == {D0, "p0"}
+    keeper.close()
+
+
+async def test_store_that_was_away_at_the_start_is_read_again_without_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain_keeper, "RETRY_AFTER_S", 0.01)
+    store, state = MemoryStore(), a_state()
+    WorkerDrains(store).write([D0])
+    store.is_away = True
+    DrainKeeper(state, WorkerDrains(store), SchedulerRegistry(MemoryStore()), 1)
+    await asyncio.sleep(0.03)
+    assert state.workers.drains.workers == frozenset()
+    store.is_away = False
+    async with asyncio.timeout(5):
+        while not state.workers.drains.workers:  # noqa: ASYNC110  # the keeper sets no event
+            await asyncio.sleep(0.01)
+    assert state.workers.drains.workers == {D0}
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_scheduler_that_was_replaced_takes_no_change(*, is_late: bool) -> None:
+    """Its successor has read the store. `is_late`: it did so just before the change was written."""
+    store, state = MemoryStore(), a_state()
+    keeper = keeper_of(state, store)
+    successor, of_successor = list[DrainKeeper](), a_state()
+
+    def replace() -> None:
+        store.before_put = lambda: None
+        successor.append(keeper_of(of_successor, store))
+
+    if is_late:
+        store.before_put = replace
+    else:
+        replace()
+    with pytest.raises(StateUnavailable, match="newer Scheduler"):
+        await keeper.change(drain(D0))
+    assert successor
+    assert state.workers.drains.workers == frozenset()
+
+
+async def test_worker_in_quarantine_does_not_count_as_another_one_unless_all_are() -> None:
+    state, now = a_state(), asyncio.get_running_loop().time()
+    keeper = keeper_of(state, MemoryStore())
+    state.quarantined.told({D1: "wrong"}, now)
+    with pytest.raises(Conflict):
+        await keeper.change(drain(D0))
+    state.quarantined.told({D0: "wrong", D1: "wrong"}, now)
+    await keeper.change(drain(D0))
+
+
+async def test_worker_that_never_reported_is_unknown_also_to_the_end_of_a_drain() -> None:
+    """Another cell may have it."""
+    with pytest.raises(NotFound):
+        await keeper_of(a_state(), MemoryStore()).change(DrainAsk(worker=WorkerId("d7"), drains=False))

@@ -239,13 +239,14 @@ async def test_torn_and_damaged_lines_are_skipped_and_all_others_are_replayed(
     rows = [a_row() for _ in range(4)]
     lines = [encoded(msgspec.json.encode(record_queue.Closed([row]))) for row in rows]
     lines[1] = lines[1].replace(b"baton-demo", b"baton-d\xffmo")
-    left.segment.write_bytes(b"".join(lines[:3]) + b"\0\0\0\n" + encoded(b"{}") + lines[3][:-9])
+    bad = encoded(msgspec.json.encode(record_queue.Closed([a_row()])).replace(b"baton-demo", b"baton-d\xffmo"))
+    left.segment.write_bytes(b"".join(lines[:3]) + b"\0\0\0\n" + encoded(b"{}") + bad + lines[3][:-9])
     left.close(is_written=False)
     made = UsageRecorder(lambda: store, folder, "i0")
     assert await made.adopt() == 2
     assert rows_in_ledger(ask) == [rows[0].id, rows[2].id]
     assert "3 incomplete or damaged lines" in caplog.text and "another version" in caplog.text
-    assert (folder / "refused").read_bytes() == encoded(b"{}")  # kept for whoever can read it
+    assert (folder / "refused").read_bytes() == encoded(b"{}") + bad  # kept for whoever can read it
     await made.close()
 
 

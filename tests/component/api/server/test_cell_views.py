@@ -1,25 +1,39 @@
 """CellViews: the views of several Schedulers as one, also while some do not answer."""
 
+import asyncio
+
 import pytest
 
 from api.server.cell_views import CellViews
 from cluster.clients.scheduler_client import SchedulerClient
-from cluster.errors import ServingError, WorkerUnreachable
-from cluster.messages.ids import CellName, RequestId, SloClass
+from cluster.errors import NotFound, ServingError, StateUnavailable, WorkerUnreachable
+from cluster.messages.ids import CellName, RequestId, SloClass, WorkerId
+from cluster.messages.operations import DrainAnswer, DrainAsk
 from cluster.messages.views import CellState, ClusterView, QueuedRequest
 from cluster.rpc.connection import ConnectionLost
-from cluster.scheduler_registry import SchedulerRecord
+from cluster.scheduler_registry import SchedulerRecord, SchedulerRegistry
+from cluster.worker_drains import WorkerDrains
+from router.drain_keeper import DrainKeeper
+from router.state import RouterState
+from tests.unit.clusters import SLO, a_report
 from tests.unit.factories import a_decode_view, a_prefill_view
+from tests.unit.memory_store import MemoryStore
 
 A, B = CellName("a"), CellName("b")
 
 
 class Client(SchedulerClient):
-    def __init__(self, name: str, *, answers: bool = True) -> None:
+    def __init__(self, name: str, *, answers: bool = True, has_store: bool = True) -> None:
         super().__init__(_nowhere)
         self._name = name
         self._answers = answers
         self.num_asked = 0
+        self.state = RouterState(SLO)
+        for worker in (f"p-{name}", f"d-{name}", f"d2-{name}"):
+            self.state.handle(a_report(worker), asyncio.get_running_loop().time())
+        self.store = MemoryStore()
+        self.store.is_away = not has_store
+        self._drains = DrainKeeper(self.state, WorkerDrains(self.store), SchedulerRegistry(MemoryStore()), 1)
 
     async def view(self) -> ClusterView:
         self._require()
@@ -38,6 +52,10 @@ class Client(SchedulerClient):
                 gives_up_s=0.0,
             )
         ]
+
+    async def drain(self, ask: DrainAsk) -> DrainAnswer:
+        self._require()
+        return await self._drains.change(ask)
 
     def _require(self) -> None:
         self.num_asked += 1
@@ -100,3 +118,24 @@ async def test_only_cell_has_no_name_in_its_view() -> None:
     assert not any(worker.cell for worker in (await only.view()).workers)
     assert not (await only.queue())[0].cell
     assert [cell.name for cell in (await only.cells()).cells] == ["a"]
+
+
+@pytest.mark.parametrize("first", [{}, {"answers": False}, {"has_store": False}])
+async def test_worker_of_any_cell_is_drained_and_that_is_undone(first: dict[str, bool]) -> None:
+    b = Client("b")
+    both = views(Client("a", **first), b, a=CellState.OPEN, b=CellState.OPEN)
+    worker = WorkerId("d-b")
+    assert not (await both.drain(DrainAsk(worker=worker, drains=True))).was_draining
+    assert b.state.workers.drains.workers == {worker}
+    assert (await both.drain(DrainAsk(worker=worker, drains=False))).was_draining
+    assert b.state.workers.drains.workers == frozenset()
+
+
+@pytest.mark.parametrize("drains", [True, False])
+async def test_worker_that_no_cell_knows_is_not_found_unless_a_cell_cannot_tell(*, drains: bool) -> None:
+    ask = DrainAsk(worker=WorkerId("x"), drains=drains)
+    states = {"a": CellState.OPEN, "b": CellState.OPEN}
+    with pytest.raises(NotFound):
+        await views(Client("a"), Client("b"), **states).drain(ask)
+    with pytest.raises(StateUnavailable):
+        await views(Client("a", has_store=False), Client("b"), **states).drain(ask)

@@ -7,7 +7,7 @@ import pytest
 
 from api.server import cluster_handle
 from api.server.cell_views import CellViews
-from api.server.cluster_handle import ClusterHandle, newest
+from api.server.cluster_handle import ClusterHandle, together
 from api.server.kept_receipts import MOST_FOUND, KeptReceipt, KeptReceipts
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.worker_client import WorkerConnections
@@ -87,6 +87,6 @@ async def test_those_who_ask_for_the_queue_at_once_share_one_answer(
 
 def test_receipts_of_all_replicas_are_found_once_and_the_newest_first() -> None:
     first, second, third = (KeptReceipt(float(at), f"r{at}", "req", b"") for at in (1, 2, 3))
-    found = newest([second], [[third, first], TimeoutError("a replica hangs"), [second]])
+    found = together("req", [second], [[third, first], TimeoutError("a replica hangs"), [second]])
     assert [kept.request_id for kept in found] == ["r3", "r2", "r1"]
-    assert len(newest([KeptReceipt(float(at), "r", "req", b"") for at in range(99)], [])) == MOST_FOUND
+    assert len(together("req", [KeptReceipt(float(at), "r", "req", b"") for at in range(99)], [])) == MOST_FOUND

@@ -14,6 +14,7 @@ from cluster.config.observability.tracing import KeptTraces, TracingConfig
 from cluster.messages.ids import Outcome
 from cluster.messages.timeline import TimelineStage
 from cluster.observability.trace_context import context_of
+from cluster.slo import SloConfig
 from router.session.receipt import RouteReceipt
 from tests.component.api.tracing.collector import Collector, attributes_of, collecting
 from tests.unit.api.server.test_kept_receipts import ATTEMPT, PLACED
@@ -38,7 +39,7 @@ def collector() -> Iterator[Collector]:
 def an_exporter(collector: Collector, **fields: Any) -> TraceExporter:
     defaults: dict[str, Any] = {"endpoint": collector.endpoint, "keep": ALL}
     config = TracingConfig(**(defaults | fields))
-    return TraceExporter(config, "baton-demo", "replica-1")
+    return TraceExporter(config, SloConfig(), "baton-demo", "replica-1")
 
 
 def a_traced(name: str = "r", **fields: object) -> RouteReceipt:
@@ -151,12 +152,17 @@ def test_no_request_waits_for_a_collector_that_hangs(collector: Collector, monke
     exporter.close(5)
 
 
-def test_collector_that_is_not_there_costs_traces_alone() -> None:
+def test_collector_that_is_not_there_costs_traces_alone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_exporter, "BATCH_TRACES", 1)
     before = counted("undelivered")
-    exporter = TraceExporter(TracingConfig(endpoint="http://127.0.0.1:1", keep=ALL), "m", "i")
-    exporter.closed(a_traced())
+    exporter = TraceExporter(TracingConfig(endpoint="http://127.0.0.1:1", keep=ALL), SloConfig(), "m", "i")
+    for number in range(2):
+        exporter.closed(a_traced(f"r{number}"))
     exporter.close(10)
-    assert counted("undelivered") == before + 1
+    assert counted("undelivered") == before + 2
+    assert sum("traces are dropped until" in record.message for record in caplog.records) == 1
 
 
 def test_request_of_many_attempts_has_a_bounded_trace(collector: Collector) -> None:

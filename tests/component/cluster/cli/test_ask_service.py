@@ -1,6 +1,7 @@
 """Where commands ask a running service, and with which key."""
 
 import argparse
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -126,3 +127,34 @@ def test_without_a_required_key_none_is_sent(tmp_path: Path, forwarding: tuple[s
     (tmp_path / ADMIN_KEY_FILE).write_text(f"{ADMIN_KEY}\n")
     assert asked("--conf", conf(tmp_path, port_of(url), key_required=False)) == 6
     assert seen == [None]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 500 \x1b]0;x\x07\x1b[2J\r\n\r\n",
+        b'HTTP/1.1 200 OK\r\n\r\n{"x": "\xff\xfe"}',
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000,
+        b'HTTP/1.1 409 No\r\n\r\n{"error": {"message": "\xff"}}',
+        b"HTTP/1.1 409 No\r\n\r\n" + b'{"error":' * 100_000,
+        b"\x1b[2J\r\n\r\n",
+    ],
+    ids=range(6),
+)
+def test_answer_that_is_none_is_said_in_one_line(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answering() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(answer)
+
+    monkeypatch.setenv(ADMIN_KEY_VARIABLE, ADMIN_KEY)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=answering)
+        thread.start()
+        assert asked("--url", f"http://127.0.0.1:{listening.getsockname()[1]}", "--conf", "/no/such/file") is None
+        thread.join()
+    said = capsys.readouterr().err
+    assert said.startswith("baton: ") and said.endswith("\n") and said[:-1].isprintable()

@@ -14,7 +14,7 @@ from cluster.messages.ids import CellName, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from cluster.slo import SloConfig
 from router.recording import log_files
-from router.recording.log_files import StimulusLog, start_log
+from router.recording.log_files import WRITTEN_S, StimulusLog, remove_old, start_log
 from router.recording.recorded_state import RecordedState
 from router.recording.records import Disconnected, LogGap, Record
 from router.recording.snapshot import SnapshotPart
@@ -200,3 +200,25 @@ async def test_each_cell_has_a_folder_and_no_log_is_kept_without_one(tmp_path: P
         log.add(Disconnected(WorkerId("d0")), 100)
         log.close()
     assert sorted(os.listdir(tmp_path)) == ["east", "west"]
+
+
+async def test_file_that_another_scheduler_writes_stays_until_it_writes_no_more(tmp_path: Path) -> None:
+    others, own = (tmp_path / f"20260101T000000-{run * 8}-000001.stimuli" for run in "12")
+    for file in (others, own):
+        file.write_bytes(bytes(LEAST_FILE_BYTES + 1))
+    config, now = a_config(tmp_path, max_bytes=2 * LEAST_FILE_BYTES), others.stat().st_mtime
+    remove_old(tmp_path, "20260101T000009-22222222-000003.stimuli", config, now + 1.0)
+    assert (others.exists(), own.exists()) == (True, False)
+    remove_old(tmp_path, "20260101T000009-22222222-000003.stimuli", config, now + WRITTEN_S + 1.0)
+    assert not others.exists()
+
+
+async def test_file_that_another_process_has_just_removed_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, old = (tmp_path / f"2020010{day}T000000-00000000-000001.stimuli" for day in (2, 1))
+    old.write_bytes(b"old")
+    os.utime(old, (0, 0))
+    monkeypatch.setattr(Path, "iterdir", lambda folder: iter([gone, old]))
+    remove_old(tmp_path, "20260101T000009-22222222-000003.stimuli", a_config(tmp_path, max_bytes=1 << 20), 1e9)
+    assert not old.exists()

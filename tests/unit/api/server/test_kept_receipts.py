@@ -98,3 +98,15 @@ def test_receipts_are_found_by_either_id_and_the_newest_first() -> None:
     assert [found.request_id for found in kept.named("other")] == ["r20", "r10", "r0"]
     assert len(kept.named("req")) == MOST_FOUND
     assert kept.named("") == []
+
+
+def test_client_that_uses_an_id_of_another_one_pushes_no_receipt_out() -> None:
+    kept = Kept(999)
+    kept.add(a_receipt("victim", http_request="order-1"))
+    for number in range(50):
+        kept.add(a_receipt(f"a{number}", http_request="order-1"))
+        kept.add(a_receipt(f"b{number}", http_request="victim"))
+    by_order = [found.request_id for found in kept.named("order-1")]
+    assert by_order == [*(f"a{number}" for number in range(49, 39, -1)), *(f"a{n}" for n in range(8, -1, -1)), "victim"]
+    by_session = [found.request_id for found in kept.named("victim")]
+    assert (by_session[:2], len(by_session)) == (["victim", "b49"], MOST_FOUND)

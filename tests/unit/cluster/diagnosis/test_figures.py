@@ -1,8 +1,10 @@
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.diagnosis.figures import Figures
+from cluster.diagnosis.figures import MOST_LINE_CHARS, Figures
 from cluster.metrics.page import Scrape, render
 from tests.unit.scrapes import a_family
 
@@ -57,3 +59,17 @@ def test_what_baton_renders_is_read(samples: list[tuple[dict[str, str], int]]) -
 @given(st.text(max_size=200))
 def test_any_text_is_read(text: str) -> None:
     Figures.of(text).by(text[:5], text[5:9])
+
+
+@pytest.mark.parametrize("inside", ["w", 'w="', 'w="\\\\', 'w="x",', "} 1 ", '"', "\\\\", "w "])
+def test_long_line_takes_no_longer_than_it_is_long(inside: str) -> None:
+    """A page of a megabyte, of lines that are as long as any that is read, or longer."""
+    line = "a{" + inside * (MOST_LINE_CHARS // len(inside) - 8) + "} 1\n"
+    began = time.process_time()
+    Figures.of(line * (1_000_000 // len(line)) + "a{" + inside * 100_000 + "} 1\nb 2\n")
+    assert time.process_time() - began < 5.0
+
+
+def test_line_whose_labels_cannot_be_read_is_left_out() -> None:
+    figures = Figures.of('a{x="1",} 1\na{x="1"y="2"} 2\na{x=1} 4\na{ x="2" , y="}" } 8\na{} 16\n')
+    assert figures.total("a") == 25

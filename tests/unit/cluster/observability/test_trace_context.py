@@ -44,7 +44,7 @@ def test_later_versions_and_unknown_flags_are_understood(given: bytes) -> None:
     ],
 )
 def test_what_is_not_valid_is_ignored(given: bytes) -> None:
-    context = context_of(given, b"a=1", MADE, "n")
+    context = context_of(given, b"a=1", MADE, "n", is_made=True)
     assert (context.trace_id, context.parent_id, context.state, context.is_sampled) == ("ab" * 16, "", "", False)
 
 
@@ -61,6 +61,13 @@ def test_id_that_a_client_uses_twice_does_not_join_two_requests() -> None:
     first, second = context_of(None, None, "mine", "n1"), context_of(None, None, "mine", "n2")
     assert len({first.trace_id, second.trace_id, first.span_id, second.span_id}) == 4
     assert context_of(None, None, "mine", "n1") == first
+
+
+@pytest.mark.parametrize("chosen", [MADE, "req_" + "0" * 32])
+def test_client_cannot_choose_a_trace_id_by_its_request_id(chosen: str) -> None:
+    """Neither one that is not valid, nor that of another request."""
+    trace_id = context_of(None, None, chosen, "n").trace_id
+    assert trace_id != chosen.removeprefix("req_") and int(trace_id, 16)
 
 
 def test_spans_of_a_request_have_ids_of_their_own() -> None:

@@ -141,3 +141,11 @@ def test_worker_is_released_only_if_there_is_such_a_worker(server: str) -> None:
     assert baton_quality("--url", server, "--release", "p0").returncode == 0
     done = baton_quality("--url", server, "--release", "p9")
     assert (done.returncode, done.stderr.strip()) == (2, "baton: there is no worker p9: p0")
+
+
+def test_texts_of_a_service_control_no_terminal() -> None:
+    worker = WorkerId("d0\x1b[2J\nowned\x07")
+    view = a_view(TargetView(worker=worker, path=Path.DECODE, quarantined="\x1b]0;x\x07"))
+    text = shown(view, 0.0)
+    assert "d0?[2J?owned?" in text
+    assert text.replace("\n", "").isprintable() and len(text.splitlines()) == 4

@@ -3,8 +3,11 @@
 import json
 import sys
 from pathlib import Path
+from unicodedata import category
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from cluster.cli.main import main
 from cluster.config.scheduler import StimulusLogConfig
@@ -13,12 +16,15 @@ from cluster.simulation.run import simulate
 from cluster.simulation.traffic.log_traffic import read_log
 from router.pending_placements import PendingPlacements
 from router.placement import cost
+from router.recording.frames import encoded, encoded_header, frame
 from router.recording.log_files import StimulusLog
 from router.recording.recorded_state import RecordedState
-from router.recording.records import Told
+from router.recording.records import FORMAT, LogHeader, PlacementAsked, Told
+from router.recording.snapshot import SnapshotPart
 from router.replay.log_reader import log_files, records_of
 from router.state import RouterState
 from tests.sim.replay_run import SLOS, a_setting, a_workload
+from tests.unit.factories import a_placement_request
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +151,63 @@ def test_log_that_ends_within_a_record_is_replayed_up_to_there(
     out, err = capsys.readouterr()
     assert "are the same (100.00 %)" in out
     assert err == f"baton: {whole.name}: the file ends within a frame\n"
+
+
+HEADER = LogHeader(
+    format=FORMAT,
+    protocol=3,
+    code="c",
+    is_compiled=False,
+    run="r",
+    number=1,
+    epoch=2,
+    wall_s=1e9,
+    loop_s=5.0,
+    slo=SLOS,
+    max_indexed_blocks=1024,
+    has_snapshot=False,
+    is_exact=True,
+)
+SNAPSHOT = replace(HEADER, number=2, has_snapshot=True)
+ASKED = PlacementAsked(6.0, None, a_placement_request("r1", http_request="x\x1b]0;y\x07"), False, "boom\x1b[2J\nline")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        encoded_header(replace(HEADER, wall_s=1e300)) + encoded([ASKED]),
+        encoded_header(replace(HEADER, wall_s=float("nan"))) + encoded([ASKED]),
+        encoded_header(HEADER) + frame(b"\x91" * 200_000 + b"\xc0"),
+        encoded_header(HEADER) + frame(msgspec.msgpack.encode([ASKED]).replace(b"boom", b"bo\xff\xfe")),
+        encoded_header(HEADER).replace(b"\xa1c", b"\xa1\xff"),
+        encoded_header(SNAPSHOT)
+        + encoded([SnapshotPart([[0, 0, [0, 1]], [5, 1 << 63]], [("router.state:RouterState", ["queue"])])]),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--explain", "r1"]])
+def test_log_that_is_damaged_is_an_error(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes,
+    more: list[str],
+) -> None:
+    file = tmp_path / "20260131T020000-00000000-000001.stimuli"
+    file.write_bytes(content)
+    assert baton(monkeypatch, file, *more) in (1, 2)
+    assert "damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [[], ["--explain", "r1"], ["--explain", "no\x1b[2J"], ["--explain", "r1", "--json"]])
+def test_texts_of_clients_control_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    file = tmp_path / "20260131T020000-00000000-000001.stimuli"
+    file.write_bytes(encoded_header(HEADER) + encoded([ASKED]))
+    baton(monkeypatch, file, *more)
+    shown = "".join(capsys.readouterr())
+    assert shown and not {*map(category, shown.replace("\n", ""))} & {"Cc", "Cf"}
+    assert "\nline" not in shown
 
 
 def test_requests_of_a_log_are_traffic_for_the_simulator(

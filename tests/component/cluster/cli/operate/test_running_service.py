@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from types import ModuleType
 from typing import Any
+from unicodedata import category
 
 import msgspec
 import pytest
@@ -15,11 +16,11 @@ from api.web.live_document import FORM, ClusterState, LiveDocument, cluster_line
 from api.web.recent_requests import recent_requests
 from cluster.cli.operate import drain, status, top, why
 from cluster.config.environment import ADMIN_KEY_VARIABLE
-from cluster.messages.ids import SloClass
-from cluster.messages.operations import SchedulerStatus, ServiceStatus, WorkerCondition
+from cluster.messages.ids import CellName, SloClass
+from cluster.messages.operations import SchedulerStatus, ServiceStatus, WorkerCondition, WorkerStatus
 from cluster.messages.views import Readiness
 from tests.component.app_with_fakes import ADMIN_KEY, OPERATOR
-from tests.unit.statuses import a_scheduler_status, a_service_status, a_worker_status
+from tests.unit.statuses import a_cell_view, a_scheduler_status, a_service_status, a_worker_status
 
 PAGE = b"""
 baton_goodput_requests_total{slo_class="standard",path="D",result="good"} 9
@@ -27,6 +28,7 @@ baton_goodput_requests_total{slo_class="standard",path="D",result="ttft_missed"}
 baton_requests_total{path="D",outcome="finished"} 10
 process_resident_memory_bytes{deployment="ingress",replica="a"} 5
 """
+EVIL = "\x1b]0;\nowned\x07\x9b2J\u202e"
 DRAINING = a_worker_status("d1", condition=WorkerCondition.DRAINING, num_open=2, num_links=2)
 
 
@@ -200,6 +202,19 @@ def test_answers_are_printed_faults_first(service: Service, capsys: pytest.Captu
     assert {answer["weight"] for answer in json.loads(capsys.readouterr().out)} == {"fault"}
 
 
+@pytest.mark.parametrize(("command", "more"), [(status, []), (why, []), (drain, ["d"])])
+def test_texts_of_a_service_control_no_terminal(
+    service: Service, capsys: pytest.CaptureFixture[str], command: ModuleType, more: list[str]
+) -> None:
+    worker = a_worker_status(f"d0{EVIL}", host=EVIL, condition=WorkerCondition.SUSPECTED, num_links=0)
+    service.statuses = [a_service_status(a_scheduler_status(a_worker_status("p0"), worker), application=EVIL)]
+    service.refusal = 409, {"error": {"message": EVIL, "code": EVIL}}
+    run(command, service, *more)
+    shown = "".join(capsys.readouterr())
+    assert "owned" in shown and "\nowned" not in shown
+    assert not {*map(category, shown.replace("\n", ""))} & {"Cc", "Cf"}
+
+
 # ---- drain
 
 
@@ -222,6 +237,28 @@ def test_worker_that_ends_while_it_drains_is_gone(service: Service, capsys: pyte
     service.statuses = [serving(DRAINING), serving()]
     assert run(drain, service, "d1", "--wait") == 0
     assert capsys.readouterr().out.endswith("it is gone\n")
+
+
+def test_worker_is_not_gone_while_its_scheduler_may_not_have_heard_of_it(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = [a_cell_view("a"), a_cell_view("b")]
+
+    def two(*of_b: WorkerStatus, up_s: float = 3600.0) -> ServiceStatus:
+        b = a_scheduler_status(*of_b, cell=CellName("b"), up_s=up_s)
+        return a_service_status(a_scheduler_status(cell=CellName("a"), up_s=1.0), b, cells=cells)
+
+    busy = a_worker_status("d5", num_open=40, cell=CellName("b"))
+    b_is_away = a_service_status(a_scheduler_status(cell=CellName("a")), cells=cells)
+    service.statuses = [two(busy), b_is_away, two(up_s=2.0), two(busy, up_s=3.0), two(up_s=16.0)]
+    assert run(drain, service, "d5", "--wait") == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["40 requests and 0 leases are left", "it is gone"]
+    service.statuses = [two(busy), b_is_away]
+    assert run(drain, service, "d5", "--wait") == 1
+    assert "gone" not in capsys.readouterr().out
+    service.statuses = [b_is_away]
+    assert run(drain, service, "d5") == 0
+    assert "do not know it yet" in capsys.readouterr().out
 
 
 def test_wait_can_be_ended_without_the_drain(

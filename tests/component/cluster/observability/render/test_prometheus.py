@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from cluster.observability.render.__main__ import main
+from cluster.observability.panels.table import SUBJECTS
+from cluster.observability.render import page
+from cluster.observability.render.__main__ import main, rendered
+from cluster.observability.render.prometheus import Prometheus
+from cluster.observability.render.series import Series
+from cluster.observability.render.window import Window, window
 from tests.component.monitoring import a_free_port
 
 JSON, HTML = "application/json", "text/html"
@@ -114,3 +119,22 @@ def test_file_that_cannot_be_written_is_told_in_one_line(
 )
 def test_option_that_makes_no_sense_is_refused(option: list[str], out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, *option, "--out", out) == 2
+
+
+def test_each_panel_is_drawn_before_the_figures_of_the_next_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the figures of one panel are held at a time."""
+    done = list[str]()
+
+    class Asked(Prometheus):
+        def series(self, query: str, window: Window) -> list[Series]:
+            done.append("asked")
+            return [Series({}, [(float(window.end), 1.0)])]
+
+    def drawn(*_: object) -> str:
+        done.append("drawn")
+        return ""
+
+    monkeypatch.setattr(page, "_chart", drawn)
+    rendered(Asked("http://127.0.0.1:1"), window(1e9, 1800, 15))
+    panels = [panel for subject in SUBJECTS for panel in subject.panels]
+    assert done == ["asked", *(what for panel in panels for what in [*("asked" for _ in panel.curves), "drawn"])]
