@@ -50,8 +50,6 @@ EXCEPTIONS = {
     "api/safety/scans/personal_data.py": {"phonenumbers", "stdnum"},
     "api/wire/items.py": {"openai", "pydantic"},
     "api/wire/validation.py": {"pydantic", "pydantic_core"},
-    "cluster/load/client/answer.py": {"cluster.unreadable"},
-    "cluster/load/report/document.py": {"cluster.unreadable"},
     "cluster/observability/render/window.py": {"datetime"},
     "api/safety/scans/__init__.py": {"cluster.compiled"},
     "router/*/__init__.py": {"cluster.compiled"},
@@ -59,7 +57,7 @@ EXCEPTIONS = {
 """What some pure modules import besides. Prices and time axes have dates. interegular makes automata of regular
 expressions; phonenumbers and stdnum check numbers. OpenAI's client defines the items of a conversation as pydantic
 models, which the next two parse with. The packages find the compiled twins of their modules, before the modules are
-loaded. `cluster.unreadable` names errors, and calls nothing.
+loaded.
 """
 
 BUILTINS = frozenset({"__import__", "breakpoint", "compile", "eval", "exec", "input", "open", "print"})

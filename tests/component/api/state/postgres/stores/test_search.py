@@ -19,6 +19,7 @@ from tests.component.app_with_fakes import FakeFrontend
 from tests.component.app_with_postgres import ClientOf, clients_of
 from tests.component.openai_objects import first_text_of, id_of
 from tests.component.reached import reached
+from tests.expected import present
 
 
 @pytest.fixture
@@ -223,7 +224,7 @@ async def test_words_go_with_their_item(said: Said, client: AsyncOpenAI, state: 
     conversation = await said(client, "canary")
     await state.stores.search.catch_up()
     for item in (await client.conversations.items.list(conversation)).data:
-        await client.conversations.items.delete(item.id, conversation_id=conversation)
+        await client.conversations.items.delete(present(item.id), conversation_id=conversation)
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT set_config('app.tenant_id', '*', true)")
         assert connection.execute("SELECT count(*) FROM item_words").fetchone() == (0,)
