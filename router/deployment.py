@@ -84,7 +84,7 @@ class Scheduler:
         self._closing = asyncio.create_task(self._listener.close())
 
     def __del__(self) -> None:
-        """Serve calls it as the replica leaves: it looks for newer Schedulers no more, and what the log has is written."""
+        """Serve calls it as the replica leaves: it asks for newer Schedulers no more, and writes what the log has."""
         if (watch := getattr(self, "_epoch_watch", None)) is not None:
             watch.close()
         if (log := getattr(self, "_log", None)) is not None:
