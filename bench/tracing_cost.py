@@ -153,7 +153,7 @@ async def costs(endpoint: str) -> dict[str, tuple[float, float]]:
                 began = process_time()
                 if name in exporters:  # what waits is made and sent before the next setting has its turn
                     while exporters[name].num_waiting:  # noqa: ASYNC110  # the exporter tells nobody
-                        await asyncio.sleep(0.01)
+                        await asyncio.sleep(0.25)
                 took_s += (process_time() - began) / SESSIONS
                 if number:  # the first round warms up
                     seconds.setdefault((name, num_tokens), []).append(took_s)

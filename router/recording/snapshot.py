@@ -20,6 +20,8 @@ import msgspec
 
 PACKAGES: Final = ("cluster.", "kvtransfer.", "router.")
 """Beginnings of the names of the modules whose objects are captured."""
+_COMPILED_FUNCTION = "__mypyc_"
+"""How mypyc begins the names of such classes."""
 MAX_DEPTH: Final = 150
 """Nodes in nodes. Higher risks Python's stack; lower refuses snapshots of a Scheduler, which has some 15."""
 PART_VALUES: Final = 4096
@@ -110,7 +112,7 @@ class _Capture:
     def _of_kind(self, thing: object) -> Callable[[Any], Any]:
         """What captures the things of one class."""
         kind = type(thing)
-        if issubclass(kind, self._kept) or (callable(thing) and not kind.__module__.startswith(PACKAGES)):
+        if issubclass(kind, self._kept) or (callable(thing) and _is_function(kind)):
             return lambda _: [_KEPT]
         if not kind.__module__.startswith(PACKAGES):
             raise SnapshotError(f"a snapshot cannot have an object of {kind}")
@@ -351,6 +353,13 @@ def _integer(number: int) -> Any:
     if number.bit_length() <= _WORD_BITS:
         return number
     return [_BIG, number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)]
+
+
+def _is_function(kind: type) -> bool:
+    """Whether the callable things of a class are functions. A compiled function within another one has a class of its
+    own, in the module of the function.
+    """
+    return not kind.__module__.startswith(PACKAGES) or kind.__name__.startswith(_COMPILED_FUNCTION)
 
 
 def _fixed_attributes(kind: type) -> tuple[str, ...] | None:
