@@ -84,7 +84,10 @@ async def prefilling() -> dict[str, Any]:
     for number, seed in enumerate((1, 1)):
         prefilled = await engine.prefills.prefill(a_request(f"r{number}", seed))
         assert prefilled is not None
-    after = shown()
+    looked_up = "vllm:prefix_cache_queries_total"
+    async with asyncio.timeout(60):  # statistics come after the tokens
+        while (after := shown())[looked_up] - before.get(looked_up, 0.0) < 2 * PROMPT:
+            await engine.answer()
     engine.shutdown()
     return {"before": before, "after": after}
 
