@@ -34,6 +34,12 @@ def _late() -> str:
     return "\n  or ".join(f'{TTFT_P95}{{slo_class="{name}"}} > {most_s:g}' for name, most_s in MAX_TTFT_P95_S.items())
 
 
+def _aborted_above(most: float) -> str:
+    """True where the clients of more than this share of the closed requests have left."""
+    aborted = increase("baton_requests_total", "model", "5m", 'outcome="aborted"')
+    return f"{aborted} / {CLOSED} > {most}\nand {CLOSED} >= {MIN_REQUESTS}"
+
+
 def _nothing_good(by: str) -> str:
     """True where requests ended in half an hour, and none of them was good. A good one may be the first of its series,
     which `increase` does not see.
@@ -142,8 +148,7 @@ REQUESTS = AlertGroup(
     alerts=(
         Alert(
             name="BatonAbortsHigh",
-            condition=increase("baton_requests_total", "model", "5m", 'outcome="aborted"')
-            + f" / {CLOSED} > {MAX_ABORTED}\nand {CLOSED} >= {MIN_REQUESTS}",
+            condition=_aborted_above(MAX_ABORTED),
             for_="10m",
             severity=Severity.TICKET,
             summary="The clients of {{ $value | humanizePercentage }} of the requests to {{ $labels.model }} leave",
@@ -151,8 +156,7 @@ REQUESTS = AlertGroup(
         ),
         Alert(
             name="BatonMostAborted",
-            condition=increase("baton_requests_total", "model", "5m", 'outcome="aborted"')
-            + f" / {CLOSED} > {MOST_ABORTED}\nand {CLOSED} >= {MIN_REQUESTS}",
+            condition=_aborted_above(MOST_ABORTED),
             for_="10m",
             severity=Severity.PAGE,
             summary="The clients of {{ $value | humanizePercentage }} of the requests to {{ $labels.model }} leave",
