@@ -11,6 +11,7 @@ gives its key up.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -45,13 +46,20 @@ TOUCH_S = 60.0
 
 class Authentication:
     def __init__(
-        self, accounts: AccountsPort, clock: Callable[[], float], offline_s: float, tokens: OidcTokens | None = None
+        self,
+        accounts: AccountsPort,
+        clock: Callable[[], float],
+        offline_s: float,
+        tokens: OidcTokens | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`clock`: gives the Unix time. `offline_s`: as in the config section `identity:`. `tokens`: None if no tokens
-        are accepted.
+        are accepted. `monotonic`: gives a time in seconds that is never set back.
         """
         self._accounts = accounts
         self._clock = clock
+        self._monotonic = monotonic
         self._offline_s = offline_s
         self._tokens = tokens
         one_at_a_time = asyncio.Lock()
@@ -61,7 +69,7 @@ class Authentication:
         self._version: int | None = None
         """The version that all that is remembered has at least. None if a look has failed, or there was none."""
         self._seen_at = float("-inf")
-        """The event loop's time at the begin of the last look that has succeeded."""
+        """The monotonic time at the begin of the last look that has succeeded."""
         self._used: dict[str, float] = {}
         """Unix times at which keys were last used, by their ids, since they were last written."""
         self._jobs: list[asyncio.Task[None]] = []
@@ -116,7 +124,7 @@ class Authentication:
 
     async def _found(self, known: Known[K, V], name: K) -> V | None:
         """Raises StateUnavailable."""
-        age_s = asyncio.get_running_loop().time() - self._seen_at
+        age_s = self._monotonic() - self._seen_at
         if age_s <= self._offline_s and (remembered := known.remembered(name)) is not None:
             return remembered
         if age_s <= ABSENT_S and known.is_absent(name):
@@ -125,7 +133,7 @@ class Authentication:
 
     async def look(self) -> None:
         """See what has changed in the accounts, and ask for that again. Raises StateUnavailable."""
-        begun, version = asyncio.get_running_loop().time(), self._version
+        begun, version = self._monotonic(), self._version
         self._version = None  # if this look fails, the next one asks for everything
         async with self._one_at_a_time:
             changes = await self._accounts.changes(version)

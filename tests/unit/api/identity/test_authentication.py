@@ -84,6 +84,11 @@ class Clock:
         return self.now
 
 
+def made_authentication(accounts: FakeAccounts, clock: Clock, offline_s: float = OFFLINE_S) -> Authentication:
+    """Its times are those of the clock alone, however slow the machine is."""
+    return Authentication(accounts, clock, offline_s, monotonic=clock)
+
+
 @pytest.fixture
 def accounts() -> FakeAccounts:
     return FakeAccounts()
@@ -97,7 +102,7 @@ def clock() -> Clock:
 @pytest.fixture
 async def authentication(accounts: FakeAccounts, clock: Clock) -> AsyncIterator[Authentication]:
     """It has looked once, and looks again when a test says so."""
-    made = Authentication(accounts, clock, OFFLINE_S)
+    made = made_authentication(accounts, clock)
     await made.look()
     yield made
     await made.close()
@@ -221,14 +226,13 @@ async def test_unknown_key_gets_503_while_accounts_are_away(
 
 
 async def test_key_that_was_unknown_gets_503_once_nobody_knows_whether_it_is(
-    authentication: Authentication, accounts: FakeAccounts, monkeypatch: pytest.MonkeyPatch
+    authentication: Authentication, accounts: FakeAccounts, clock: Clock
 ) -> None:
     key = a_key()
     with pytest.raises(Unauthorized):
         await authentication.identify(key.text)
     accounts.fault = StateUnavailable("away", 1.0)
-    monkeypatch.setattr(module, "ABSENT_S", 0.0)
-    await asyncio.sleep(0.01)
+    clock.now += module.ABSENT_S + 0.01
     with pytest.raises(StateUnavailable):
         await authentication.identify(key.text)
 
@@ -236,12 +240,12 @@ async def test_key_that_was_unknown_gets_503_once_nobody_knows_whether_it_is(
 async def test_known_key_goes_on_for_a_while(accounts: FakeAccounts, clock: Clock) -> None:
     key = a_key()
     accounts.keys[key.digest] = a_known_key(key)
-    authentication = Authentication(accounts, clock, 0.2)
+    authentication = made_authentication(accounts, clock, 0.2)
     await authentication.look()
     await authentication.identify(key.text)
     accounts.fault = StateUnavailable("away", 1.0)
     await authentication.identify(key.text)
-    await asyncio.sleep(0.25)
+    clock.now += 0.25
     with pytest.raises(StateUnavailable):
         await authentication.identify(key.text)
     accounts.fault = None
@@ -380,7 +384,7 @@ async def test_started_authentication_follows_and_writes_uses(
 ) -> None:
     monkeypatch.setattr(module, "FOLLOW_S", 0.01)
     monkeypatch.setattr(module, "TOUCH_S", 0.05)
-    authentication = Authentication(accounts, clock, OFFLINE_S)
+    authentication = made_authentication(accounts, clock)
     authentication.start()
     key = a_key()
     accounts.put(key, a_known_key(key))

@@ -83,8 +83,9 @@ def test_garbage_is_no_log(garbage: bytes) -> None:
         read(MAGIC + garbage)
     with pytest.raises(DamagedLog):
         read(encoded_header(HEADER) + (garbage or b"\0"))
-    with pytest.raises(DamagedLog):
-        read(encoded_header(HEADER) + frame(garbage))
+    if garbage != msgspec.msgpack.encode([]):  # no records
+        with pytest.raises(DamagedLog):
+            read(encoded_header(HEADER) + frame(garbage))
 
 
 def test_huge_length_is_refused_before_anything_is_read() -> None:
