@@ -11,6 +11,8 @@ import asyncio
 
 from starlette.types import Message, Receive, Send
 
+from api.wire.response_headers import PROCESSING_MS
+
 Headers = list[tuple[bytes, bytes]]
 EXCHANGE = "baton.exchange"
 """Key in the ASGI scope of a request. The value is its `Exchange`."""
@@ -22,6 +24,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._headers = headers
+        self._began_at = asyncio.get_running_loop().time()
         self._task = asyncio.current_task()
         self._watching: asyncio.Task[None] | None = None
         self._is_answered = self._is_body_given = False
@@ -65,7 +68,9 @@ class Exchange:
 
     def _with_ours(self, headers: Headers) -> Headers:
         theirs = {name for name, _ in headers}
-        return headers + [header for header in self._headers if header[0] not in theirs]
+        passed_ms = round(1000 * (asyncio.get_running_loop().time() - self._began_at))
+        ours = [*self._headers, (PROCESSING_MS.encode(), b"%d" % passed_ms)]
+        return headers + [header for header in ours if header[0] not in theirs]
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

@@ -11,6 +11,7 @@ _WANTED = {
     b"host": "host",
     b"origin": "origin",
     b"content-type": "content_type",
+    b"content-encoding": "content_encoding",
     b"content-length": "content_length",
     b"transfer-encoding": "transfer_encoding",
     b"upgrade": "upgrade",
@@ -24,6 +25,7 @@ class Head(NamedTuple):
     host: bytes | None = None
     origin: bytes | None = None
     content_type: bytes | None = None
+    content_encoding: bytes | None = None
     content_length: bytes | None = None
     transfer_encoding: bytes | None = None
     upgrade: bytes | None = None
@@ -59,8 +61,10 @@ def head_of(headers: Headers) -> Head:
 
 def check_repeated(headers: Headers) -> None:
     """Raises InvalidRequest for a repeated header of which a proxy and the ingress could read different values."""
-    seen = [name for name, _ in headers if name in (b"host", b"origin", b"content-type")]
+    seen = [name for name, _ in headers if name in (b"host", b"origin", b"content-type", b"content-encoding")]
     if len(seen) != len(set(seen)):
         raise InvalidRequest(
-            "each of the headers Host, Origin and Content-Type may be sent only once", None, "repeated_header"
+            "each of the headers Host, Origin, Content-Type and Content-Encoding may be sent only once",
+            None,
+            "repeated_header",
         )

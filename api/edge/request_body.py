@@ -12,6 +12,7 @@ from starlette.types import Message, Receive
 
 from api.edge.byte_budget import ByteBudget, Share
 from api.edge.head import Head
+from api.edge.inflating import encoding_in, inflated
 from cluster.config.ingress import IngressConfig
 from cluster.errors import RequestTimedOut, RequestTooLarge
 
@@ -62,8 +63,11 @@ class Bodies:
         return Body(Share(self.budget))
 
     async def read_into(self, body: Body, head: Head, receive: Receive) -> None:
-        """Reads the body of a request. Raises RequestTooLarge, RequestTimedOut, Overloaded, ClientLeft."""
+        """Reads the body of a request, and decompresses it. Raises InvalidRequest, RequestTooLarge, RequestTimedOut,
+        Overloaded, ClientLeft.
+        """
         self._check_size(head.body_bytes)
+        encoding = encoding_in(head.content_encoding)
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         try:
@@ -81,7 +85,15 @@ class Bodies:
         except TimeoutError as error:
             pace = f"{self._bytes_per_s} bytes/s on average, after {self._grace_s:g} s of grace"
             raise RequestTimedOut(f"the request body arrived at less than {pace}", None, "body_timeout") from error
-        body.put(bytes(read))
+        body.put(bytes(read) if encoding is None else await self._inflated(body, bytes(read), encoding))
+
+    async def _inflated(self, body: Body, compressed: bytes, encoding: str) -> bytes:
+        whole = bytearray()
+        for part in inflated(compressed, encoding):
+            whole += part
+            self._count(body, len(part), len(whole))
+            await asyncio.sleep(0)  # other requests have a turn between two steps
+        return bytes(whole)
 
     def _count(self, body: Body, number: int, total: int) -> None:
         self._check_size(total)

@@ -3,6 +3,11 @@
 REQUEST_ID = "x-request-id"
 """The id of the HTTP request (api/edge/request_id.py)."""
 
+PROCESSING_MS = "openai-processing-ms"
+"""Time from the headers of the request to those of the answer, in whole milliseconds. Every answer has it, as
+OpenAI's.
+"""
+
 TRACE_PARENT = "traceparent"
 """The place of the request in its trace (W3C Trace Context). Answers have it if traces are exported."""
 
@@ -48,7 +53,20 @@ until it is whole again, as "1s", "6m0s" or "250ms".
 
 _RATE_LIMITS = (LIMIT_REQUESTS, LIMIT_TOKENS, REMAINING_REQUESTS, REMAINING_TOKENS, RESET_REQUESTS, RESET_TOKENS)
 EXPOSED = (
-    *(REQUEST_ID, TRACE_PARENT, RETRY_AFTER, SHOULD_RETRY, SAFETY_EVENT, PATH, SLO, PREDICTED, SOURCES, STALE, SERVICE),
+    *(
+        REQUEST_ID,
+        PROCESSING_MS,
+        TRACE_PARENT,
+        RETRY_AFTER,
+        SHOULD_RETRY,
+        SAFETY_EVENT,
+        PATH,
+        SLO,
+        PREDICTED,
+        SOURCES,
+        STALE,
+        SERVICE,
+    ),
     *_RATE_LIMITS,
 )
 """All of them. Pages of listed origins may read them."""

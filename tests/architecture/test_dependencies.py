@@ -79,6 +79,7 @@ HOMES = {
         "api/frontend/*",
         "api/structured/*",
     ),
+    "zstandard": ("api/edge/inflating.py",),
     "xgrammar": ("api/structured/*",),
     "yaml": ("cluster/cli/*", "cluster/doctor/facts/engine_probe.py"),
     "zmq": ("cluster/engine/kv_event_feed.py", "kvtransfer/side_channel.py"),
