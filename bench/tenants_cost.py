@@ -1,9 +1,9 @@
 """What API keys, limits and the ledger cost a request: each by itself, and all of it.
 
 Five applications in this process take turns, with the same front half. In place of an engine, each request waits for
-FIRST_TOKEN_S. PostgreSQL and Redis are real, on this machine. The clients are in the same process: one that sends one
-request after another, and then 64 at a time. CPU time is that of this process, of PostgreSQL and of Redis, with what
-they write after the answers.
+FIRST_TOKEN_S. PostgreSQL and Redis are real, on this machine. The clients are in a process of their own: one that sends
+one request after another, PAUSE_S after the answer before it, and then 64 at a time. CPU time is that of this process,
+of PostgreSQL and of Redis, with what they write after the answers.
 """
 
 import argparse
@@ -16,7 +16,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
 import psutil
 
 from api.charging.accounting import Accounting
@@ -34,6 +33,7 @@ from api.state.lifecycle import ChatState
 from api.state.postgres.accounts.api_keys import KeyTerms
 from api.state.postgres.ledger.entries import Opening, UsageRow
 from bench.fronts.free_ports import free_port
+from bench.fronts.waiting_clients import ClientLoad, latencies_s
 from bench.goals.tenants_cost import missed
 from bench.goals.verdict import conclude
 from cluster.config.application import AppConfig, parse
@@ -46,7 +46,7 @@ from tests.component.fake_engines import FakeEngines
 NUM_REQUESTS = {1: 50, 64: 256}
 """Requests of one turn, by the number of clients at a time."""
 NOTHING, KEYS, LEDGER, LIMITED, ALL = "nothing", "keys", "keys, ledger", "keys, limits", "keys, limits, ledger"
-BODY = {"model": "baton-demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
+BODY = b'{"model": "baton-demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}'
 LIMITS = Limits(
     requests_per_minute=MOST_PER_MINUTE,
     tokens_per_minute=MOST_PER_MINUTE,
@@ -56,6 +56,10 @@ LIMITS = Limits(
 FIRST_TOKEN_S = 0.003
 """Time until the first token, in seconds: less than any engine takes. A longer one hides no more of what is measured as
 long as the first token comes after the answer of Redis; a shorter one shows what no client sees.
+"""
+PAUSE_S = 0.01
+"""Time between an answer and the next request of a client that is alone, in seconds: a shorter one measures what is
+written after the answer before it, too, which no request of a person waits for.
 """
 PATIENCE_S = 20.0
 
@@ -67,9 +71,10 @@ class Turn(NamedTuple):
 
 
 class Part(NamedTuple):
-    """An application, and the client with its key."""
+    """An application, and the key of its clients."""
 
-    http: httpx.AsyncClient
+    url: str
+    key: str
     turns: dict[int, list[Turn]]
     """By the number of clients."""
 
@@ -117,20 +122,19 @@ async def listening(app: Any) -> AsyncIterator[str]:
     await listener.close()
 
 
-async def turn(http: httpx.AsyncClient, num_clients: int, settle: Callable[[], Awaitable[None]], of: Servers) -> Turn:
-    latency_s = []
-    numbers = iter(range(NUM_REQUESTS[num_clients]))
-
-    async def client() -> None:
-        for _ in numbers:
-            began = time.perf_counter()
-            (await http.post("/v1/chat/completions", json=BODY)).raise_for_status()
-            latency_s.append(time.perf_counter() - began)
-
+async def turn(part: Part, num_clients: int, settle: Callable[[], Awaitable[None]], of: Servers) -> Turn:
+    load = ClientLoad(
+        part.url,
+        {"authorization": f"Bearer {part.key}"} if part.key else {},
+        BODY,
+        num_clients,
+        NUM_REQUESTS[num_clients],
+        PAUSE_S if num_clients == 1 else 0.0,
+    )
     cpu_s = time.process_time() + of.cpu_s()
-    await asyncio.gather(*(client() for _ in range(num_clients)))
+    found = await latencies_s(load)
     await settle()
-    return Turn(latency_s, (time.process_time() + of.cpu_s() - cpu_s) / len(latency_s))
+    return Turn(found, (time.process_time() + of.cpu_s() - cpu_s) / len(found))
 
 
 async def a_key(state: ChatState, name: str, limits: Limits) -> str:
@@ -140,7 +144,7 @@ async def a_key(state: ChatState, name: str, limits: Limits) -> str:
     return (await accounts.keys.create(tenant.id, terms, "bench")).text
 
 
-async def measured(config: AppConfig, folder: str, number: int) -> dict[str, dict[int, list[Turn]]]:
+async def measured(config: AppConfig, folder: str, num_turns: int) -> dict[str, dict[int, list[Turn]]]:
     """The turns of each part, by the number of clients."""
     state = ChatState(config.state, serves=True, publishes_usage=True)
     await state.look()
@@ -179,19 +183,16 @@ async def measured(config: AppConfig, folder: str, number: int) -> dict[str, dic
         await reservations.settled()
 
     async with AsyncExitStack() as stack:
-        parts = {}
-        for name, (app, key) in apps.items():
-            headers = {"authorization": f"Bearer {key}"} if key else {}
-            client = httpx.AsyncClient(base_url=await stack.enter_async_context(listening(app)), headers=headers)
-            parts[name] = Part(
-                await stack.enter_async_context(client), {num_clients: [] for num_clients in NUM_REQUESTS}
-            )
+        parts = {
+            name: Part(await stack.enter_async_context(listening(app)), key, {number: [] for number in NUM_REQUESTS})
+            for name, (app, key) in apps.items()
+        }
         servers = Servers(folder)
-        for index in range(number + 1):
+        for index in range(num_turns + 1):
             in_turn = list(parts.values())
             for part in in_turn[index % len(parts) :] + in_turn[: index % len(parts)]:
                 for num_clients, done in part.turns.items():
-                    done.append(await turn(part.http, num_clients, settle, servers))
+                    done.append(await turn(part, num_clients, settle, servers))
     await reservations.close(PATIENCE_S)
     await accounting.close(PATIENCE_S)
     await authentication.close()

@@ -34,9 +34,8 @@ Work = Callable[[Stores], Awaitable[int]]
 """Returns the exit status."""
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    audit = commands.add_parser("audit", help="check or export the audit log of safety decisions")
-    of_audit = audit.add_subparsers(required=True, metavar="command")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    of_audit = parser.add_subparsers(required=True, metavar="command")
     verify = of_audit.add_parser(
         "verify",
         help="check that no safety event was changed or deleted",

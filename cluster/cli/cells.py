@@ -12,16 +12,14 @@ from cluster.messages.views import CellState, CellsView, CellView
 HEADER = ("cell", "state", "prefill workers", "decode workers", "connected pairs", "open", "queued")
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "cells",
-        help="show the cells of a running service, and drain or open one",
-        description="Shows the cells of a service: the state of each, its workers, the pairs of them that can hand "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows the cells of a service: the state of each, its workers, the pairs of them that can hand "
         "over, and the requests that are open or wait in it. `drain NAME` has all ingress replicas send no new "
         "requests to a cell while an open cell can take them, and `open NAME` ends that. "
         "Both are written into Ray's key-value store, so they need to "
         "reach the Ray of the service. Ends with 1 if the service or Ray does not answer, or if the cell cannot be "
-        "drained.",
+        "drained."
     )
     parser.add_argument("action", nargs="?", choices=["drain", "open"], help="what to do with a cell")
     parser.add_argument("name", nargs="?", metavar="NAME", help="the cell")

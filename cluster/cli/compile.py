@@ -37,14 +37,12 @@ operator returns to an earlier version.
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "compile",
-        help="compile the modules of placement and screening to machine code, which is several times as fast",
-        description="Compiles the modules of placement and screening with mypyc, once for each version of the "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Compiles the modules of placement and screening with mypyc, once for each version of the "
         "sources. A build takes a minute. Without a C compiler, the command prints what is missing and ends with 0: "
         "the sources run, only slower. Edited sources run uncompiled until the next build. "
-        f"{compiled.SWITCH}=1 in the environment makes the sources run.",
+        f"{compiled.SWITCH}=1 in the environment makes the sources run."
     )
     parser.set_defaults(run=_compile)
 

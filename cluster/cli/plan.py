@@ -65,15 +65,13 @@ examples:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "plan",
-        help="size the pools for a load, and say what they cost and what bounds them",
-        description="Computes how many prefill and decode workers a load needs to meet its SLO, from the roofline "
-        "model, and checks the result with a small simulated cell. Starts no process and needs no GPU.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Computes how many prefill and decode workers a load needs to meet its SLO, from the roofline "
+        "model, and checks the result with a small simulated cell. Starts no process and needs no GPU."
     )
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--model", required=True, help="name of a model, or folder with a config.json")
     parser.add_argument("--gpu", type=str.lower, required=True, help="device")
     parser.add_argument("--tp", type=int, metavar="N", help="devices per worker (default: what takes fewest devices)")

@@ -19,9 +19,8 @@ from cluster.cli.tenant_overrides import add_changes, changes_of, has_changes
 from cluster.repository import REPO_ROOT
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    safety = commands.add_parser("safety", help="check the safety policies, or change one tenant's")
-    of_safety = safety.add_subparsers(required=True, metavar="command")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    of_safety = parser.add_subparsers(required=True, metavar="command")
     check = of_safety.add_parser(
         "check",
         help="check the folder of policies; with a text, tell what is found in it",

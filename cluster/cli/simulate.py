@@ -57,15 +57,13 @@ examples:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "simulate",
-        help="compare placement policies on a simulated cluster",
-        description="Runs a workload through the production Scheduler and sessions with simulated engines, in virtual "
-        "time, once per policy, and shows how many requests met their SLO. Starts no process and needs no GPU.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Runs a workload through the production Scheduler and sessions with simulated engines, in virtual "
+        "time, once per policy, and shows how many requests met their SLO. Starts no process and needs no GPU."
     )
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     _add_workload(parser)
     _add_cluster(parser)
     parser.add_argument(

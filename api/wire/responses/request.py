@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from api.wire.items import Item, items_of
 from api.wire.pages import metadata_of
+from api.wire.responses.asked import Asked
 from api.wire.slo import tier_of
 from cluster.errors import InvalidRequest
 from cluster.messages.ids import SloClass
@@ -99,18 +100,6 @@ _TYPES: dict[str, Any] = {
     **dict.fromkeys(("tools", "include", "context_management"), list),
     "tool_choice": (str, dict),
 }
-
-
-class Asked(NamedTuple):
-    """The request of a response that is stored, from which `request_again` makes a new request."""
-
-    response: str
-    """The id of the response."""
-    body: dict[str, Any]
-    """The body of the request, without its input."""
-    items: list[Item]
-    conversation: str | None
-    previous: str | None
 
 
 class ResponseRequest(NamedTuple):

@@ -6,6 +6,7 @@ import getpass
 import math
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ from api.identity.tenants import tenant_of_key
 from api.state.lifecycle import ChatState
 from api.state.postgres.accounts.account_stores import AccountStores
 from api.wire.pages import Part
+from cluster.cli.accounts.values import limit
 from cluster.cli.conf_option import add_conf, config_of
 from cluster.config.state import StateConfig
 from cluster.config.tenants.limits import refusal_without_prices
@@ -48,6 +50,17 @@ def add_command(
         parser.add_argument("--as", dest="actor", metavar="NAME", help="who makes the change, for the log of changes")
     add_conf(parser, run)
     return parser
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--limit",
+        type=limit,
+        action="append",
+        default=[],
+        metavar="NAME=NUMBER",
+        help=f"a limit, NAME=none for no limit, or NAME=default; can be repeated. Names: {LIMITS}",
+    )
 
 
 def actor_of(arguments: argparse.Namespace) -> str:
@@ -138,3 +151,7 @@ def table(rows: Sequence[Sequence[str]]) -> Iterable[str]:
 def shown_limits(limits: Any) -> str:
     """Limits or settings as a table shows them."""
     return msgspec.json.encode(limits).decode().replace('"', "") if limits else "-"
+
+
+def shown_time(at: datetime) -> str:
+    return at.strftime("%Y-%m-%d %H:%M:%S%z")

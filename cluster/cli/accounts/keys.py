@@ -17,18 +17,17 @@ from cluster.cli.accounts.account_commands import (
     PAGE,
     actor_of,
     add_command,
+    add_limits,
     all_of,
     print_json,
     print_list,
     with_accounts,
 )
-from cluster.cli.accounts.tenants import add_limits
 from cluster.cli.accounts.values import NEVER, duration, moment, rights
 
 
-def add_key_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    key = commands.add_parser("key", help="make, list, change, rotate and revoke API keys")
-    of_key = key.add_subparsers(required=True, metavar="command")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    of_key = parser.add_subparsers(required=True, metavar="command")
     create = add_command(of_key, "create", "make an API key, and print it: it is shown this once", _create)
     create.add_argument("tenant", help="id or name of the tenant")
     create.add_argument("name", help="a name that people read, such as what the key is for")
@@ -50,25 +49,25 @@ def add_key_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         help="how long the old key goes on, such as 0s or 7d (default: 1d)",
     )
     revoke = add_command(of_key, "revoke", "refuse a key from now on, for good", _revoke)
-    for parser in (change, rotate, revoke):
-        parser.add_argument("key", help="id of the key")
-    for parser in (create, change):
-        parser.add_argument(
+    for command in (change, rotate, revoke):
+        command.add_argument("key", help="id of the key")
+    for command in (create, change):
+        command.add_argument(
             "--rights",
             type=rights,
             metavar="RIGHT,RIGHT",
             help=f"what the key may do, of {', '.join(Right)} (new keys: {', '.join(sorted(DEFAULT_RIGHTS))})",
         )
-        parser.add_argument(
+        command.add_argument(
             "--model", action="append", metavar="MODEL", help="a model that the key may use; can be repeated"
         )
-        parser.add_argument(
+        command.add_argument(
             "--expires",
             type=moment,
             metavar="WHEN",
             help="when the key ends: a duration such as 90d, a time such as 2030-01-31T12:00:00Z, or never",
         )
-        add_limits(parser)
+        add_limits(command)
 
 
 def _create(arguments: argparse.Namespace) -> int:

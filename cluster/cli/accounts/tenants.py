@@ -1,22 +1,22 @@
-"""`baton tenant create`, `list`, `suspend`, `resume`, `set` and `changes`, and `baton project`."""
+"""`baton tenant create`, `list`, `suspend`, `resume`, `set` and `changes`."""
 
 import argparse
 import sys
-from datetime import datetime
 
-from api.identity.settings import NO_LIMITS, NO_SETTINGS, LimitChange, SettingsChange, with_changes
+from api.identity.settings import NO_SETTINGS, LimitChange, SettingsChange
 from api.state.postgres.accounts.account_stores import AccountStores
-from api.state.postgres.accounts.rows import AccountChange, Project, TenantAccount
+from api.state.postgres.accounts.rows import AccountChange, TenantAccount
 from api.state.postgres.accounts.tenant_accounts import TenantChange
 from cluster.cli.accounts.account_commands import (
-    LIMITS,
     PAGE,
     actor_of,
     add_command,
+    add_limits,
     all_of,
     print_json,
     print_list,
     shown_limits,
+    shown_time,
     typed_tenant,
     with_accounts,
 )
@@ -44,33 +44,6 @@ def add_tenant_commands(of_tenant: "argparse._SubParsersAction[argparse.Argument
     changes = add_command(of_tenant, "changes", "print who has changed what, the newest first", _changes, changes=False)
     changes.add_argument("tenant", nargs="?", help="id or name of the tenant (default: all tenants)")
     changes.add_argument("--last", type=int, default=50, help="the number of changes (default: %(default)s)")
-
-
-def add_project_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    project = commands.add_parser("project", help="make, list and archive projects of tenants, and set their limits")
-    of_project = project.add_subparsers(required=True, metavar="command")
-    create = add_command(of_project, "create", "make a project of a tenant", _create_project)
-    create.add_argument("tenant", help="id or name of the tenant")
-    create.add_argument("name", help="a name that people read")
-    listed = add_command(of_project, "list", "print the projects of a tenant", _list_projects, changes=False)
-    listed.add_argument("tenant", help="id or name of the tenant")
-    archive = add_command(of_project, "archive", "refuse all requests of a project, for good", _archive_project)
-    changed = add_command(of_project, "set", "change the limits of a project", _set_project)
-    for parser in (archive, changed):
-        parser.add_argument("project", help="id of the project")
-    for parser in (create, changed):
-        add_limits(parser)
-
-
-def add_limits(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--limit",
-        type=limit,
-        action="append",
-        default=[],
-        metavar="NAME=NUMBER",
-        help=f"a limit, NAME=none for no limit, or NAME=default; can be repeated. Names: {LIMITS}",
-    )
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -143,7 +116,7 @@ def _create(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     def columns(tenant: TenantAccount) -> tuple[str, ...]:
-        return tenant.id, tenant.name, tenant.status, _at(tenant.created_at), shown_limits(tenant.settings)
+        return tenant.id, tenant.name, tenant.status, shown_time(tenant.created_at), shown_limits(tenant.settings)
 
     async def work(accounts: AccountStores) -> None:
         found = all_of(lambda last: accounts.tenants.page(None if last is None else last.id, PAGE))
@@ -180,7 +153,7 @@ def _set(arguments: argparse.Namespace) -> int:
 def _changes(arguments: argparse.Namespace) -> int:
     def columns(change: AccountChange) -> tuple[str, ...]:
         before = "" if change.before is None else f"{shown_limits(change.before)} -> "
-        return _at(change.at), change.actor, change.action, change.object, before + shown_limits(change.after)
+        return shown_time(change.at), change.actor, change.action, change.object, before + shown_limits(change.after)
 
     async def work(accounts: AccountStores) -> None:
         tenant = None if arguments.tenant is None else (await accounts.tenants.find(arguments.tenant)).id
@@ -193,60 +166,8 @@ def _changes(arguments: argparse.Namespace) -> int:
     return with_accounts(arguments, work)
 
 
-def _create_project(arguments: argparse.Namespace) -> int:
-    async def work(accounts: AccountStores) -> None:
-        tenant = await accounts.tenants.find(arguments.tenant)
-        limits = with_changes(NO_LIMITS, dict(arguments.limit))
-        _print_project(
-            arguments, await accounts.projects.create(tenant.id, arguments.name, actor_of(arguments), limits)
-        )
-
-    return with_accounts(arguments, work)
-
-
-def _list_projects(arguments: argparse.Namespace) -> int:
-    def columns(project: Project) -> tuple[str, ...]:
-        name = f"{project.name} (default)" if project.is_default else project.name
-        status = "active" if project.archived_at is None else "archived"
-        return project.id, name, status, _at(project.created_at), shown_limits(project.limits)
-
-    async def work(accounts: AccountStores) -> None:
-        tenant = (await accounts.tenants.find(arguments.tenant)).id
-        found = all_of(lambda last: accounts.projects.page(tenant, None if last is None else last.id, PAGE))
-        await print_list(arguments, found, columns, ("id", "name", "status", "created", "limits"))
-
-    return with_accounts(arguments, work)
-
-
-def _archive_project(arguments: argparse.Namespace) -> int:
-    async def work(accounts: AccountStores) -> None:
-        _print_project(arguments, await accounts.projects.archive(arguments.project, actor_of(arguments)))
-
-    return with_accounts(arguments, work)
-
-
-def _set_project(arguments: argparse.Namespace) -> int:
-    async def work(accounts: AccountStores) -> None:
-        limits = dict(arguments.limit)
-        _print_project(arguments, await accounts.projects.change(arguments.project, actor_of(arguments), limits))
-
-    return with_accounts(arguments, work)
-
-
 def _print_tenant(arguments: argparse.Namespace, tenant: TenantAccount) -> None:
     if arguments.json:
         print_json(tenant)
     else:
         print(f"Tenant {tenant.id} ({tenant.name}) is {tenant.status}; settings: {shown_limits(tenant.settings)}")
-
-
-def _print_project(arguments: argparse.Namespace, project: Project) -> None:
-    if arguments.json:
-        print_json(project)
-    else:
-        status = "active" if project.archived_at is None else "archived"
-        print(f"Project {project.id} ({project.name}) is {status}; limits: {shown_limits(project.limits)}")
-
-
-def _at(at: datetime) -> str:
-    return at.strftime("%Y-%m-%d %H:%M:%S%z")

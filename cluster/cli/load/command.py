@@ -39,17 +39,15 @@ STOPPED = 130
 """Status of a load that the user has ended: that of a program which SIGINT has ended, as shells give it."""
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "load",
-        help="put a load on an endpoint, and measure goodput, TTFT and TPOT",
-        description="Sends a trace or a synthetic mix to any endpoint with OpenAI's API, in an open loop (--rate) or a "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Sends a trace or a synthetic mix to any endpoint with OpenAI's API, in an open loop (--rate) or a "
         "closed one (--concurrency), and reports what its clients saw. Ends with 1 if a condition of --require is not "
         "met or no request finished, with 2 if nothing could be sent, and with 130 after Ctrl-C, which shows the "
-        "report of what was done.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "report of what was done."
     )
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_options(parser)
     parser.set_defaults(run=run)
     further = parser.add_subparsers(metavar="compare", title="reports")

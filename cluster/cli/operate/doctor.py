@@ -20,13 +20,11 @@ _COLOURS = {CheckResult.OK: 32, CheckResult.WARNING: 33, CheckResult.FAILED: 31,
 """ANSI numbers: green, yellow, red, cyan."""
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "doctor",
-        help="check this machine before the first start",
-        description="Checks the software, the machine, the model, ports, keys, servers and nodes that a config "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Checks the software, the machine, the model, ports, keys, servers and nodes that a config "
         "wants, and says what to do about what is wrong. It starts and changes nothing of the service. To load vLLM "
-        "and NIXL takes up to a minute. Ends with 1 if a check has failed.",
+        "and NIXL takes up to a minute. Ends with 1 if a check has failed."
     )
     parser.add_argument(
         "conf", nargs="?", type=Path, default=Path("conf/local.yaml"), help="Serve config (default: %(default)s)"

@@ -34,14 +34,12 @@ class _Changed(msgspec.Struct):
     changed: bool
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "drain",
-        help="have a worker get no new requests, or undo that",
-        description="The Scheduler places a request on a draining worker only if no other worker can take it. "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "The Scheduler places a request on a draining worker only if no other worker can take it. "
         "What runs there finishes, and its leases are redeemed or expire. The drain outlives the Scheduler, is in the "
         "log of changes (GET /admin/changes), and ends with --undo or with the worker. The last worker of a pool that "
-        "does not drain is refused without --force. Ends with 1 if the service refuses or does not answer.",
+        "does not drain is refused without --force. Ends with 1 if the service refuses or does not answer."
     )
     parser.add_argument("worker", metavar="WORKER", help="id of the worker, or how the id of one worker alone begins")
     parser.add_argument("--undo", action="store_true", help="the worker gets requests again")

@@ -38,13 +38,11 @@ class _Asked(msgspec.Struct):
     id: str
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "quality",
-        help="show whether the workers of a running service answer rightly",
-        description="Shows each worker on each path with the score of its answers to probes, the latest result, and "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows each worker on each path with the score of its answers to probes, the latest result, and "
         "where an answer last left the reference. Ends with 1 if the service does not answer, if a worker differs from "
-        "the reference, or if there is none.",
+        "the reference, or if there is none."
     )
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--run", action="store_true", dest="run_now", help="probe all workers now, and wait")

@@ -42,16 +42,14 @@ examples:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "replay",
-        help="make the Scheduler's decisions again from its log, and explain them",
-        description="Reads the stimulus log of a Scheduler and makes its decisions again with the code of this "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Reads the stimulus log of a Scheduler and makes its decisions again with the code of this "
         "version. Without --explain and --what-if, says how many decisions are the same, and which is the first that "
-        "is not. Ends with 1 if one differs, and with 2 if nothing can be replayed.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "is not. Ends with 1 if one differs, and with 2 if nothing can be replayed."
     )
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("log", type=Path, metavar="LOG", help="folder or file of the log")
     parser.add_argument("--from", dest="since", type=_time, metavar="T", help="compare from this time on")
     parser.add_argument("--to", dest="until", type=_time, metavar="T", help="replay up to this time")

@@ -13,13 +13,11 @@ from cluster.diagnosis.health import Health, health_of
 EXIT_STATUS = {Health.SERVING: 0, Health.DEGRADED: 1, Health.NOT_SERVING: 2}
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "status",
-        help="show the state of a running service on one screen",
-        description="Shows whether a service serves, its Scheduler, goodput, stores and cells, and each worker with "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows whether a service serves, its Scheduler, goodput, stores and cells, and each worker with "
         "its state, requests, KV memory and links. Ends with 0 if the service serves, with 1 if it serves and "
-        "something is wrong, and with 2 if it does not serve or does not answer.",
+        "something is wrong, and with 2 if it does not serve or does not answer."
     )
     add_service_options(parser)
     add_during_option(parser)

@@ -23,14 +23,12 @@ ends during an update of the service.
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "top",
-        help="watch a running service: pools, workers, goodput, latencies and the last requests",
-        description="Shows what the page of the admin port shows, in a terminal: pools, workers, links that hand "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows what the page of the admin port shows, in a terminal: pools, workers, links that hand "
         "nothing over, goodput and latencies by SLO class, and for each of the last requests where its time went. The "
         "requests are those of the ingress replica that answers. Ctrl-C ends it. Where the output is no terminal, it "
-        "is printed once. Ends with 0, or with 2 if the service does not answer.",
+        "is printed once. Ends with 0, or with 2 if the service does not answer."
     )
     add_service_options(parser)
     parser.add_argument("--once", action="store_true", help="print it once")

@@ -26,15 +26,13 @@ class TraceAnswer(msgspec.Struct):
     waterfalls: list[Waterfall]
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "trace",
-        help="show where the time of one request has gone",
-        description="Shows the timeline of a request that has ended: each stage with its place, its begin and its "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows the timeline of a request that has ended: each stage with its place, its begin and its "
         "length, the path that the request took and why, what was expected beside what came, and what of the prompt "
         "was cached. The request is named by the x-request-id of its answer, or by the id in its body. The latest "
         "requests are kept (ingress.keep_receipts). Ends with 1 if the service does not answer or does not know the "
-        "request.",
+        "request."
     )
     parser.add_argument("id", metavar="ID", help="x-request-id of the answer, or the request's id in the receipts")
     parser.add_argument("--all", action="store_true", help="show all requests with this id, not only the latest one")

@@ -19,14 +19,12 @@ from cluster.diagnosis.rules import answers
 _NOTHING = "No rule has found anything: the service serves, and there is nothing to explain."
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "why",
-        help="explain a running service: idle pools, unproved links, refused requests, cold tiers",
-        description="Explains why a pool is idle, why requests are not handed over, which links are not proved, which "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Explains why a pool is idle, why requests are not handed over, which links are not proved, which "
         "tier never hits, why requests are refused, and why a worker or a cell gets nothing. Each answer has what "
         "was found, with numbers, and what to do. Faults come first. Ends with 0, or with 2 if the service does not "
-        "answer.",
+        "answer."
     )
     add_service_options(parser)
     add_during_option(parser)

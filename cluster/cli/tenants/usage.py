@@ -30,13 +30,11 @@ services with many end users.
 NUMBERS = ("requests", "lost", "prompt", "cached", "generated", "reasoning", "cost")
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "usage",
-        help="sum up what tenants have used, and what it costs",
-        description="Sums the ledger of usage up, with or without a running service. Days are those of UTC, and today "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Sums the ledger of usage up, with or without a running service. Days are those of UTC, and today "
         "is one of them. `lost` counts requests whose ingress died: nothing else is known of them, and they cost "
-        "nothing.",
+        "nothing."
     )
     parser.add_argument("--days", type=_days, default=7, help="days, with today (default: %(default)s)")
     parser.add_argument(

@@ -9,7 +9,7 @@ import pytest
 from api.wire.fields import check_fields
 from api.wire.responses.request import request_of, response_of
 from api.wire.slo import slo_class_of
-from cluster.cli.main import private
+from cluster.cli.serve.start_log import private
 from cluster.errors import InvalidRequest
 
 ASKED = {"model": "m", "input": "Hello"}

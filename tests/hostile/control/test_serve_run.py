@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from bench.fronts.free_ports import free_port
-from cluster.cli.main import LOG_FILE, private
+from cluster.cli.serve.start_log import LOG_FILE, private
 from cluster.repository import REPO_ROOT
 from tests.expected import present
 from tests.real_cluster.service import wait_for
@@ -59,7 +59,7 @@ http.server.HTTPServer(("127.0.0.1", port), Ingress).serve_forever()
 BATON = """
 import sys
 from pathlib import Path
-from cluster.cli.main import RunningService
+from cluster.cli.serve.running_service import RunningService
 
 folder, port = Path(sys.argv[1]), int(sys.argv[2])
 args = {"model": "conf/models/baton-demo", "ingress": {"port": port}}

@@ -1,6 +1,6 @@
 """Where the Ray listens that `baton serve` starts."""
 
-from cluster.cli.main import ray_environment
+from cluster.cli.serve.ray_settings import ray_environment
 from tests.hostile.sockets.test_interfaces import a_config
 
 

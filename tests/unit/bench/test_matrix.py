@@ -121,7 +121,7 @@ def test_search_finds_a_rate_and_the_same_one_from_its_trials(tmp_path: File) ->
         policy="pd_least",
         seed=0,
         splits=(2, 4),
-        num_requests=600,
+        num_requests=200,
         step_tokens=(256, 512),
         target=0.9,
         guess_per_s=60.0,

@@ -29,7 +29,7 @@ from api.state.postgres.stores.items import (
 from api.state.postgres.tenant_transaction import TenantDatabase, TenantTransaction
 from api.wire.differences import Difference, applied, difference
 from api.wire.pages import Page, Part
-from api.wire.responses.request import Asked
+from api.wire.responses.asked import Asked
 from api.wire.responses.short_events import Line
 from cluster.errors import Conflict, InvalidRequest, NotFound
 

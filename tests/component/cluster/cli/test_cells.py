@@ -11,7 +11,7 @@ import pytest
 
 from cluster.cell_states import CellStates
 from cluster.cli import ray_store
-from cluster.cli.cells import add_parser, refusal, table
+from cluster.cli.cells import add_arguments, refusal, table
 from cluster.config.environment import ADMIN_KEY_VARIABLE
 from cluster.messages.ids import CellName
 from cluster.messages.views import CellState, CellsView
@@ -78,10 +78,10 @@ def test_drain_that_meets_that_of_another_operator_is_taken_back(
     monkeypatch.setattr(ray_store, "cell_states_in", lambda address, application, cell: states)
     monkeypatch.setenv(ADMIN_KEY_VARIABLE, ADMIN_KEY)
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
+    add_arguments(parser)
 
     def baton(*arguments: str) -> int:
-        known = parser.parse_args(["cells", *arguments, "--url", f"{server}/open"])
+        known = parser.parse_args([*arguments, "--url", f"{server}/open"])
         status: int = known.run(known)
         return status
 

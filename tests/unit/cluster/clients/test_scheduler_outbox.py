@@ -473,4 +473,4 @@ class OutboxMachine(RuleBasedStateMachine):
 
 
 TestOutbox = OutboxMachine.TestCase
-TestOutbox.settings = settings(max_examples=200, stateful_step_count=60)
+TestOutbox.settings = settings(max_examples=80, stateful_step_count=60)

@@ -1,6 +1,6 @@
 """Rules for each metric of the table: it counts something, and its labels are bounded."""
 
-import ast
+import re
 
 import pytest
 
@@ -35,13 +35,9 @@ BOUNDED = {
 
 def changed() -> set[str]:
     """The metrics that some module sets, counts or observes."""
-    found = set[str]()
-    for package in PACKAGES:
-        for file in (REPO_ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.Attribute) and node.attr in CHANGES:
-                    found.add(ast.unparse(node.value).rpartition(".")[2])
-    return found
+    change = re.compile(rf"\b([A-Z][A-Z_]+)\s*\.(?:{'|'.join(CHANGES)})\b")
+    files = (file for package in PACKAGES for file in (REPO_ROOT / package).rglob("*.py"))
+    return {name for file in files for name in change.findall(file.read_text())}
 
 
 def test_each_metric_counts_something() -> None:

@@ -18,8 +18,8 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str, finding: CheckFinding)
     check = MachineCheck(name="one", run=lambda _: [finding], needs_config=False)
     monkeypatch.setattr(doctor, "CHECKS", [check])
     parser = argparse.ArgumentParser()
-    doctor.add_parser(parser.add_subparsers())
-    known = parser.parse_args(["doctor", *arguments])
+    doctor.add_arguments(parser)
+    known = parser.parse_args(arguments)
     return int(known.run(known))
 
 

@@ -109,8 +109,8 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
 
 def run(command: ModuleType, service: Service, *arguments: str) -> int:
     parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
-    known = parser.parse_args([command.__name__.rpartition(".")[2], *arguments, "--url", service.url])
+    command.add_arguments(parser)
+    known = parser.parse_args([*arguments, "--url", service.url])
     return int(known.run(known))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.cli.operate.trace import add_parser, text_of
+from cluster.cli.operate.trace import add_arguments, text_of
 from cluster.config.environment import ADMIN_KEY_VARIABLE
 from cluster.messages.ids import Outcome
 from cluster.messages.timeline import TimelineStage
@@ -37,8 +37,8 @@ ANSWERS = {
 
 def baton_trace(*arguments: str) -> int:
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
-    parsed = parser.parse_args(["trace", *arguments])
+    add_arguments(parser)
+    parsed = parser.parse_args(arguments)
     code: int = parsed.run(parsed)
     return code
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from cluster.cli.main import configured, excerpt, has_failed_to_start, mismatch
+from cluster.cli.serve.command import configured
 
 
 def a_serve_config(**application: object) -> dict[str, object]:
@@ -66,38 +66,6 @@ def test_args_may_come_from_the_command_line_alone() -> None:
     assert config["applications"][0]["args"] == {"model": "org/model"}
 
 
-@pytest.mark.parametrize(
-    ("log", "failed"),
-    [
-        ("Deploying new app 'baton'.\nAdding 1 replica", False),
-        ("Deploying app 'baton' failed with exception:\nTraceback", True),
-        ("Exception in Replica(id='a'), the replica will be stopped.", False),
-        ("Exception in Replica(id='a'), the replica will be stopped.\n" * 2, True),
-    ],
-)
-def test_start_that_cannot_succeed_is_noticed(log: str, failed: bool) -> None:
-    assert has_failed_to_start(log) is failed
-
-
-def test_excerpt_names_each_error_once_without_ray_prefix() -> None:
-    prefix = "\x1b[36m(ServeController pid=7)\x1b[0m "
-    log = f"{prefix}Traceback (most recent call last):\n{prefix}ValueError: no such dtype\n" * 2
-    assert excerpt(log) == "ValueError: no such dtype"
-    assert excerpt("one\ntwo") == "one\ntwo"
-
-
 def test_model_folder_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="/no/such/model"):
         configured(a_serve_config(), {}, "/no/such/model")
-
-
-@pytest.mark.parametrize(("num_decode", "is_final"), [(1, False), (2, True)])
-def test_pools_that_do_not_fit_end_the_start_once_all_workers_are_there(num_decode: int, is_final: bool) -> None:
-    state = {"prefill_workers": 1, "decode_workers": num_decode, "mismatch": "dtype is a in one and b in the other"}
-    said = mismatch(state, {"prefill_workers": 1, "decode_workers": 2})
-    assert (said is not None and "dtype is a" in said) is is_final
-
-
-def test_service_that_still_starts_has_no_mismatch() -> None:
-    assert mismatch({}, {"prefill_workers": 1}) is None
-    assert mismatch({"prefill_workers": 1}, {"prefill_workers": 1}) is None

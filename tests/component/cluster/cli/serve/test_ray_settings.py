@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cli.main import QUIET_RAY, ray_environment
+from cluster.cli.serve.ray_settings import QUIET_RAY, ray_environment
 from cluster.config.application import AppConfig
 
 FILES = (
