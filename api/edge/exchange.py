@@ -11,7 +11,7 @@ import asyncio
 
 from starlette.types import Message, Receive, Send
 
-from api.wire.response_headers import PROCESSING_MS
+from api.wire.response_headers import PROCESSED_IN
 
 Headers = list[tuple[bytes, bytes]]
 EXCHANGE = "baton.exchange"
@@ -69,7 +69,7 @@ class Exchange:
     def _with_ours(self, headers: Headers) -> Headers:
         theirs = {name for name, _ in headers}
         passed_ms = round(1000 * (asyncio.get_running_loop().time() - self._began_at))
-        ours = [*self._headers, (PROCESSING_MS.encode(), b"%d" % passed_ms)]
+        ours = [*self._headers, (PROCESSED_IN.encode(), b"%d" % passed_ms)]
         return headers + [header for header in ours if header[0] not in theirs]
 
     async def _watch(self) -> None:

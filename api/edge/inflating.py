@@ -1,7 +1,7 @@
 """Request bodies that a client has compressed with gzip or zstd: decompressed in small steps, to a bounded size.
 
 A few kilobytes can decompress to gigabytes. So every step has a bounded result, which is counted before the next one,
-and a body is one compressed stream: thousands of empty ones in a row would take time and have no size. Pure.
+and a body is one compressed stream: thousands of empty ones in a row would take time and have no size.
 """
 
 import zlib

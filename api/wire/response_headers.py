@@ -3,7 +3,7 @@
 REQUEST_ID = "x-request-id"
 """The id of the HTTP request (api/edge/request_id.py)."""
 
-PROCESSING_MS = "openai-processing-ms"
+PROCESSED_IN = "openai-processing-ms"
 """Time from the headers of the request to those of the answer, in whole milliseconds. Every answer has it, as
 OpenAI's.
 """
@@ -55,7 +55,7 @@ _RATE_LIMITS = (LIMIT_REQUESTS, LIMIT_TOKENS, REMAINING_REQUESTS, REMAINING_TOKE
 EXPOSED = (
     *(
         REQUEST_ID,
-        PROCESSING_MS,
+        PROCESSED_IN,
         TRACE_PARENT,
         RETRY_AFTER,
         SHOULD_RETRY,
