@@ -26,6 +26,8 @@ class WorkerCondition(StrEnum):
     """
     DRAINING = "draining"
     """An operator drains it. It gets only what no other worker takes."""
+    QUARANTINED = "quarantined"
+    """It answers the quality probe wrongly. It gets no requests but probes."""
     RETIRING = "retiring"
     """The autoscaler will stop it. It gets only what no other worker of its pool takes."""
     STALE = "stale"
@@ -68,6 +70,10 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Ingress replicas that get no placement on the worker now, because they could not reach it."""
     hold_s: float = 0.0
     """Seconds until the last of these holds ends."""
+    wrong_answers: str | None = None
+    """Why the quality probe has put the worker into quarantine. None if it has not. The last workers of a pool get
+    requests nevertheless, and a drain is named before a quarantine: then `condition` is another one.
+    """
     cell: CellName | UnsetType = UNSET
     """The worker's cell, if there are several."""
 

@@ -56,6 +56,30 @@ def test_conditions_of_workers() -> None:
     )
 
 
+def test_worker_in_quarantine_is_told_with_the_reason() -> None:
+    state = a_cluster(0, 4)
+    names = [WorkerId(f"d{number}") for number in range(4)]
+    state.workers.drain([names[1]])
+    state.disconnected(names[2])
+    state.quarantined.told(dict.fromkeys(names[:3], "answers to water differ"), 0.0)
+    told = {one.worker: (one.condition, one.wrong_answers) for one in state.status.read(0.1).workers}
+    assert told == {
+        names[0]: (WorkerCondition.QUARANTINED, "answers to water differ"),
+        names[1]: (WorkerCondition.DRAINING, "answers to water differ"),
+        names[2]: (WorkerCondition.SUSPECTED, "answers to water differ"),
+        names[3]: (WorkerCondition.READY, None),
+    }
+    state.quarantined.told({}, 0.2)
+    assert worker(state.status.read(0.3), names[0]).condition is WorkerCondition.READY
+
+
+def test_last_workers_of_a_pool_get_requests_in_spite_of_a_quarantine() -> None:
+    state = a_cluster(0, 1)
+    state.quarantined.told({D0: "answers to water differ"}, 0.0)
+    told = worker(state.status.read(0.1), D0)
+    assert (told.condition, told.wrong_answers) == (WorkerCondition.READY, "answers to water differ")
+
+
 def test_worker_that_an_ingress_cannot_reach_is_held() -> None:
     state = a_cluster(0, 1)
     state.handle(WorkerLost(worker=D0), 0.0, IngressId("one"))
