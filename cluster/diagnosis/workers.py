@@ -49,9 +49,9 @@ def _by_condition(worker: WorkerStatus) -> Answer | None:
         case WorkerCondition.QUARANTINED:
             answer = "it is in quarantine: it answers the quality probe wrongly, and gets no requests but probes"
             todo = (
-                "`baton quality` shows the wrong answers. docs/quality.md, when a score falls. Two right answers in a "
+                "`baton quality` shows the wrong answers (docs/quality.md, when a score falls). Two right answers in a "
+                f"row end it, and so does `baton quality --release {worker.worker}`"
             )
-            todo += f"row end it, and `baton quality --release {worker.worker}` does"
             weight = Weight.FAULT
     left = "it is empty" if worker.is_empty else f"it has {worker.num_open} requests and {worker.num_leases} leases"
     evidence = [f"{left}; its last report is {worker.report_age_s:.1f} s old"]

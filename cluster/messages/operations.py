@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from cluster.messages.ids import CellName, Pool, SloClass, WorkerId
-from cluster.messages.views import CellView
+from cluster.messages.views import CellView, WaitReason
 
 MOST_SHOWN = 200
 """Most links, pairs and holds of each kind that one answer has. Their numbers are exact. More makes answers of large
@@ -171,6 +171,8 @@ class SchedulerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of which the loss of an engine is remembered."""
     mismatch: str | None = None
     """Why no prefill worker can ever hand over to any decode worker: their KV blocks differ."""
+    wait_reasons: dict[WaitReason, int] = {}
+    """Why the first requests of the queue wait, with their number. Requests behind them have no reason here."""
     num_indexed_blocks: int = 0
     """Different KV blocks that are known to be cached by a worker."""
     cell: CellName | UnsetType = UNSET

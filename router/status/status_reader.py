@@ -1,5 +1,6 @@
 """StatusReader: the Scheduler's state in full, for operators. Pure."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, final
 
@@ -27,7 +28,7 @@ bound beyond. Higher keeps the Scheduler of a very large cluster from placements
 
 @final
 class StatusReader:
-    __slots__ = ("_began_at", "_charges", "_oldest_waits", "_paths", "_quarantine", "_waiting", "_workers", "epoch")
+    __slots__ = ("_began_at", "_charges", "_paths", "_quarantine", "_queued", "_waiting", "_workers", "epoch")
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class StatusReader:
         self._quarantine = quarantine
         self._paths = paths
         self._waiting = waiting
-        self._oldest_waits = queued
+        self._queued = queued
         self._began_at: float | None = None
         self.epoch = 0
         """Of the Scheduler process. 0 if it has none."""
@@ -57,14 +58,15 @@ class StatusReader:
         workers = self._workers
         unproved, num_unproved = self._unproved(now)
         waiting = self._waiting()
-        waits = [request.waited_s for request in self._oldest_waits(now)] if waiting else []
+        queued = self._queued(now) if waiting else []
         return SchedulerStatus(
             epoch=self.epoch,
             up_s=now - self._began_at if self._began_at is not None else 0.0,
             workers=self._worker_statuses(now),
             num_open=len(self._charges),
             waiting=waiting,
-            oldest_wait_s=max(waits, default=0.0),
+            oldest_wait_s=max((request.waited_s for request in queued), default=0.0),
+            wait_reasons=dict(Counter(request.why for request in queued)),
             unproved=unproved,
             num_unproved=num_unproved,
             distrusted=workers.trust.pairs.distrusted(now)[:MOST_SHOWN],

@@ -7,7 +7,7 @@ import pytest
 
 from cluster.diagnosis.answer import Answer, RunningFacts, Weight
 from cluster.diagnosis.rules import answers
-from cluster.messages.ids import Pool, WorkerId
+from cluster.messages.ids import Pool, SloClass, WorkerId
 from cluster.messages.operations import (
     DistrustedPair,
     LinkDoubt,
@@ -18,7 +18,7 @@ from cluster.messages.operations import (
     UnprovedLink,
     WorkerCondition,
 )
-from cluster.messages.views import CellState
+from cluster.messages.views import CellState, WaitReason
 from tests.unit.statuses import (
     a_cell_view,
     a_path_count,
@@ -250,6 +250,23 @@ def test_refusals_are_told_by_their_cause(page: str, says: str, evidence: str, w
     assert says in answer.answer
     assert any(evidence in line for line in answer.evidence)
     assert answer.weight is weight
+
+
+# ---- waits
+
+
+@pytest.mark.parametrize("reason", list(WaitReason))
+def test_each_reason_of_a_wait_is_an_answer(reason: WaitReason) -> None:
+    scheduler = a_scheduler_status(
+        *BUSY, waiting={SloClass.BATCH: 60}, oldest_wait_s=2.5, wait_reasons={WaitReason.DUE: 1, reason: 49}
+    )
+    (answer,) = [found for found in about(facts_of(scheduler), "requests wait") if found.answer == reason.value]
+    assert answer.evidence == [
+        f"49 of the first {49 if reason is WaitReason.DUE else 50} requests of the queue",
+        "waiting: batch 60; for up to 2.5 s",
+        "the workers have 6 placed requests, and places for 1024",
+    ]
+    assert answer.todo
 
 
 # ---- workers
