@@ -118,7 +118,10 @@ def test_metrics_of_vllm_are_vllm_s() -> None:
 
 def test_each_alert_has_a_runbook_with_all_its_parts() -> None:
     sections = re.split(r"(?m)^## ", RUNBOOKS.read_text())[1:]
-    assert [section.partition("\n")[0] for section in sections] == [alert.name for alert in ALERTS]
+    titles = [section.partition("\n")[0] for section in sections]
+    assert titles == [alert.name for alert in ALERTS], "docs/runbooks.md has a section for each alert, in their order"
+    shown = [re.findall(r"(?m)^\*\*Severity:\*\* (\w+)\.$", section) for section in sections]
+    assert shown == [[alert.severity.value] for alert in ALERTS], "each section has the severity of its alert"
     for section in sections:
         parts = ["**Users notice**", "**Look**", "| # | cause | what tells it apart |", "\n| 1 | ", "**Do"]
         assert [part for part in [*parts, "**Do not**"] if part not in section] == [], section.partition("\n")[0]
