@@ -86,10 +86,10 @@ def test_counters_of_what_must_not_happen_are_0_from_the_start_of_a_process() ->
     }
     assert watched, "no condition has the form of `happened` (cluster/observability/alerts/)"
     for counter, value in watched:
-        found = re.findall(rf"(?m)^{counter}{{.*{value}.*}} (\S+)$", shown)
+        counts = re.findall(rf"(?m)^{counter}{{.*{value}.*}} (\S+)$", shown)
         values = labels_in_table(counter.removesuffix("_total"))
-        assert found and {*found} == {"0.0"}, f"{counter} lacks a series at 0 of {value or values}: cluster/metrics/"
-        assert value or not values or len(found) > 1, f"only one of the values of {values} of {counter} is set to 0"
+        assert counts and {*counts} == {"0.0"}, f"{counter} lacks a series at 0 of {value or values}: cluster/metrics/"
+        assert value or not values or len(counts) > 1, f"only one of the values of {values} of {counter} is set to 0"
 
 
 def test_each_label_of_a_query_is_one_of_its_metric() -> None:
