@@ -83,6 +83,7 @@ MODULES = (
     "router.admission.waiting_queue",
     "router.admission.recent_failures",
     "router.admission.retry_after",
+    "router.admission.wait_reason",
     "router.prediction.recursive_least_squares",
     "router.state",
     "router.status.status_reader",

@@ -2,10 +2,14 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+import yaml
 
 from api.wire.response_headers import EXPOSED
+from cluster.config.application import AppConfig
 from cluster.config.engine_arguments import BATON_SETS, HASHED_ALIKE, LIKE_THE_OTHER_POOL, RULED
 from cluster.messages.views import QueuedRequest
 from cluster.metrics.page import scrape
@@ -48,6 +52,34 @@ def test_headers_that_a_web_page_may_read_are_listed() -> None:
 def test_table_of_the_queue_has_each_field() -> None:
     table = (ROOT / "docs/slo.md").read_text().partition("`GET /baton/queue` lists")[2].partition("\n## ")[0]
     assert set(QueuedRequest.__struct_fields__) <= set(re.findall(r"`(\w+)`", table))
+
+
+def told_defaults() -> list[tuple[str, str, Any]]:
+    """Page, section and settings of each section of the config that a page gives with the remark that it has the
+    defaults.
+    """
+    blocks = [
+        (page.name, block)
+        for page in PAGES
+        for block in re.findall(r"(?s)```yaml\n(.*?)```", page.read_text())
+        if "# these are the defaults" in block
+    ]
+    told = [(page, yaml.safe_load(block)) for page, block in blocks]
+    return [(page, key, value) for page, config in told for key, value in config.get("args", config).items()]
+
+
+@pytest.mark.parametrize(("page", "section", "settings"), told_defaults(), ids=lambda value: str(value)[:20])
+def test_defaults_of_a_page_are_those_of_the_config(page: str, section: str, settings: Any) -> None:
+    config = getattr(AppConfig(model="m"), section)
+    told = msgspec.convert(settings, type(config))
+    assert told == msgspec.convert(msgspec.to_builtins(config), type(config)), (
+        f"docs/{page} has other defaults of {section} than the config: correct its block, and look for the old value "
+        "in the other pages"
+    )
+
+
+def test_pages_of_the_probe_and_of_objectives_give_their_defaults() -> None:
+    assert {section for _, section, _ in told_defaults()} >= {"quality_probe", "slo"}
 
 
 def test_page_of_models_names_each_engine_argument_that_is_refused() -> None:

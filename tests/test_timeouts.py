@@ -193,8 +193,9 @@ def test_constant_is_set_where_the_table_says(cell: str, files: str) -> None:
     for name, values in stated(cell):
         if CONSTANT.fullmatch(name) and name not in OF_LIBRARIES:
             actual = [in_seconds(name, found[name]) for found in known if name in found]
-            assert actual, name
-            assert [value for value in actual if values and not same(value, values[0])] == [], name
+            assert actual, f"{name} is not in {files}, where the table of ARCHITECTURE.md (timeouts) has it"
+            others = [value for value in actual if values and not same(value, values[0])]
+            assert not others, f"{name} is {others} in {files}, and {values[0]} in the table of ARCHITECTURE.md"
 
 
 @pytest.mark.parametrize(("cell", "files"), [row for row in ROWS if list(keys(row[0]))])
@@ -202,15 +203,18 @@ def test_key_of_the_config_has_the_default_that_the_table_says(cell: str, files:
     for key, values in keys(cell):
         actual = [in_seconds(key, value) for value in defaults(key, AppConfig(model="m")) if values]
         told = values if len(values) > 1 else values * len(actual)
-        assert len(told) == len(actual), key
-        assert all(map(same, told, actual)), key
+        is_told = len(told) == len(actual) and all(map(same, told, actual))
+        assert is_told, f"{key} is {actual} in the config and {told} in the table of ARCHITECTURE.md (timeouts)"
 
 
 @pytest.mark.parametrize(("file", "name"), [time for time in times() if time not in NO_TIMEOUTS])
 def test_time_is_in_the_table_with_its_value(file: str, name: str) -> None:
     cells = [cell for cell, files in ROWS if file in files_of(files)]
-    assert [values for cell in cells for told, values in stated(cell) if told == name and values] != []
+    assert [values for cell in cells for told, values in stated(cell) if told == name and values], (
+        f"{name} of {file} needs a row with its value in the table of ARCHITECTURE.md (timeouts), "
+        "or a line in NO_TIMEOUTS of this file if it bounds no waiting"
+    )
 
 
 def test_each_exception_is_named_like_a_time() -> None:
-    assert set(NO_TIMEOUTS) <= set(times())
+    assert set(NO_TIMEOUTS) <= set(times()), f"remove from NO_TIMEOUTS: {set(NO_TIMEOUTS) - set(times())}"

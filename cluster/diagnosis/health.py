@@ -32,7 +32,7 @@ def health_of(status: ServiceStatus) -> tuple[Health, list[str]]:
 
 def _problems(scheduler: SchedulerStatus, settings: ServiceSettings) -> list[str]:
     problems = []
-    for condition in (WorkerCondition.SUSPECTED, WorkerCondition.STALE):
+    for condition in (WorkerCondition.SUSPECTED, WorkerCondition.QUARANTINED, WorkerCondition.STALE):
         number = sum(worker.condition is condition for worker in scheduler.workers)
         if number:
             problems.append(f"{number} workers are {condition}")

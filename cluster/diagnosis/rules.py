@@ -9,6 +9,7 @@ from cluster.diagnosis.pools import pool_answers
 from cluster.diagnosis.refusals import refusal_answers
 from cluster.diagnosis.service import service_answers
 from cluster.diagnosis.tiers import tier_answers
+from cluster.diagnosis.waits import wait_answers
 from cluster.diagnosis.workers import worker_answers
 
 RULES: tuple[Callable[[RunningFacts], Iterable[Answer]], ...] = (
@@ -17,6 +18,7 @@ RULES: tuple[Callable[[RunningFacts], Iterable[Answer]], ...] = (
     worker_answers,
     link_answers,
     handoff_answers,
+    wait_answers,
     refusal_answers,
     tier_answers,
 )

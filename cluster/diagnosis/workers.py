@@ -46,8 +46,18 @@ def _by_condition(worker: WorkerStatus) -> Answer | None:
             answer = "an operator drains it: it gets only what no other worker takes"
             todo = f"`baton drain {worker.worker} --undo` ends it"
             weight = Weight.NORMAL
+        case WorkerCondition.QUARANTINED:
+            answer = "it is in quarantine: it answers the quality probe wrongly, and gets no requests but probes"
+            todo = (
+                "`baton quality` shows the wrong answers (docs/quality.md, when a score falls). Two right answers in a "
+                f"row end it, and so does `baton quality --release {worker.worker}`"
+            )
+            weight = Weight.FAULT
     left = "it is empty" if worker.is_empty else f"it has {worker.num_open} requests and {worker.num_leases} leases"
-    return _answer(worker, answer, [f"{left}; its last report is {worker.report_age_s:.1f} s old"], todo, weight)
+    evidence = [f"{left}; its last report is {worker.report_age_s:.1f} s old"]
+    if worker.wrong_answers is not None:
+        evidence.append(f"it is in quarantine: {worker.wrong_answers}")
+    return _answer(worker, answer, evidence, todo, weight)
 
 
 def _by_holds(worker: WorkerStatus, facts: RunningFacts) -> Answer | None:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from cluster.messages.ids import CellName, Pool, SloClass, WorkerId
-from cluster.messages.views import CellView
+from cluster.messages.views import CellView, WaitReason
 
 MOST_SHOWN = 200
 """Most links, pairs and holds of each kind that one answer has. Their numbers are exact. More makes answers of large
@@ -26,6 +26,8 @@ class WorkerCondition(StrEnum):
     """
     DRAINING = "draining"
     """An operator drains it. It gets only what no other worker takes."""
+    QUARANTINED = "quarantined"
+    """It answers the quality probe wrongly. It gets no requests but probes."""
     RETIRING = "retiring"
     """The autoscaler will stop it. It gets only what no other worker of its pool takes."""
     STALE = "stale"
@@ -68,6 +70,10 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Ingress replicas that get no placement on the worker now, because they could not reach it."""
     hold_s: float = 0.0
     """Seconds until the last of these holds ends."""
+    wrong_answers: str | None = None
+    """Why the quality probe has put the worker into quarantine. None if it has not. The last workers of a pool get
+    requests nevertheless, and a drain is named before a quarantine: then `condition` is another one.
+    """
     cell: CellName | UnsetType = UNSET
     """The worker's cell, if there are several."""
 
@@ -165,6 +171,8 @@ class SchedulerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of which the loss of an engine is remembered."""
     mismatch: str | None = None
     """Why no prefill worker can ever hand over to any decode worker: their KV blocks differ."""
+    wait_reasons: dict[WaitReason, int] = {}
+    """Why the first requests of the queue wait, with their number. Requests behind them have no reason here."""
     num_indexed_blocks: int = 0
     """Different KV blocks that are known to be cached by a worker."""
     cell: CellName | UnsetType = UNSET

@@ -31,6 +31,17 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """Why the worker gets no requests although it could take some (docs/quality.md). None for any other worker."""
 
 
+class WaitReason(StrEnum):
+    """Why a request waits in the Scheduler and is not placed now. The first reason that applies counts."""
+
+    NO_WORKER = "no worker lives that it may use"
+    NO_ROOM = "no worker has a place or memory for it"
+    HARM = "placed now, it would keep other requests from their SLO"
+    LATE = "placed now, it would miss its own SLO"
+    TENANT_SHARE = "its tenant uses more than its share while others wait"
+    DUE = "it is placed at the next look"
+
+
 class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that waits in the Scheduler for a placement."""
 
@@ -46,6 +57,8 @@ class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds until the request is refused if it still waits."""
     is_paused: bool = False
     """Whether the request has left its worker to requests of a higher class."""
+    why: WaitReason = WaitReason.DUE
+    """Why it would not be placed if it were considered now."""
     cell: CellName | UnsetType = UNSET
     """The cell in which the request waits, if there are several. `num_before` is of this cell."""
 

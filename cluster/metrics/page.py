@@ -16,9 +16,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.utils import floatToGoString
 
 from cluster.messages.ids import CellName
-from cluster.metrics import engines, handoffs, network, quality, requests, safety, scaling, scheduler, scrapes, tenants
+from cluster.metrics import (
+    engines,
+    handoffs,
+    network,
+    quality,
+    requests,
+    safety,
+    scaling,
+    scheduler,
+    scrapes,
+    tenants,
+    tracing,
+)
 
-SUBJECTS = (requests, scheduler, engines, handoffs, scaling, tenants, safety, quality, network, scrapes)
+SUBJECTS = (requests, scheduler, engines, handoffs, scaling, tenants, safety, quality, network, tracing, scrapes)
 """The modules of the table. Every process has all metrics, also those that it does not count."""
 OWN = "baton_"
 """What the names of Baton's own metrics begin with."""

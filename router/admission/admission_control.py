@@ -16,6 +16,7 @@ from router.admission.preemption import LONGEST_PAUSE_S, Preemption
 from router.admission.recent_failures import Failure, Need, RecentFailures
 from router.admission.retry_after import MOST_RETRY_S, RetrySlots, retry_after_s, wait_s
 from router.admission.verdict import Verdict, gain, harm, is_replaced, judge
+from router.admission.wait_reason import wait_reason
 from router.admission.waiting_queue import MAX_QUEUE, Waiting, WaitingQueue
 from router.load.live_workers import REPORT_TIMEOUT_S, LiveWorkers, WorkersByPool
 from router.placement.candidates import Candidates, Choice
@@ -156,9 +157,11 @@ class AdmissionControl:
     def queued(self, now: float) -> list[QueuedRequest]:
         """The first NUM_SHOWN requests of the queue, in the order of service."""
         shown: list[QueuedRequest] = []
+        is_contended = now - self._contended_at < CONTENDED_S
         for number, waiting in enumerate(self._queue.first(NUM_SHOWN)):
             placement_input = self._input_of(waiting, self._placer.hits_of(waiting.request, now), now)
             _, choice = self._placer.find(placement_input, waiting.ingress)
+            excess = self._shares.excess(waiting.request.tenant, waiting.request.tenant_weight, now)
             gives_up_at = self._patient_until(waiting) if waiting.request.is_paused else waiting.gives_up_at
             shown.append(
                 QueuedRequest(
@@ -169,6 +172,7 @@ class AdmissionControl:
                     wait_s=self._wait_s(placement_input, choice, number),
                     gives_up_s=max(0.0, gives_up_at - now),
                     is_paused=waiting.request.is_paused,
+                    why=wait_reason(waiting, placement_input, choice, excess, is_contended=is_contended),
                 )
             )
         return shown

@@ -220,7 +220,7 @@ class LiveWorkers:
         """The live workers, sorted by pool at most SORTED_AGE_S ago."""
         if now - self._sorted.made_at > SORTED_AGE_S:
             self._silent.step(now)
-            live, quarantined = _apart(list(self.live(now)), self.quarantined.of(now), self.drains.workers)
+            live, quarantined = apart(list(self.live(now)), self.quarantined.of(now), self.drains.workers)
             draining = list[WorkerState]()
             room = min([worker.room - len(worker.charges) for worker in live], default=0)
             if drains := self.drains.workers:
@@ -344,7 +344,7 @@ def _not_sorted() -> WorkersByPool:
     return WorkersByPool([], [], [], [], float("-inf"), 0, [])
 
 
-def _apart(
+def apart(
     live: list[WorkerState], quarantined: Mapping[WorkerId, str], draining: frozenset[WorkerId]
 ) -> tuple[list[WorkerState], list[WorkerState]]:
     """The workers that may get requests, and those in quarantine. A pool of which all live workers that do not drain

@@ -150,8 +150,10 @@ class Session:
                     self._timing.released(delta, now())
                     yield delta
             outcome = Outcome.FINISHED
-        except (asyncio.CancelledError, GeneratorExit, ClientTooSlow):
+        except (asyncio.CancelledError, GeneratorExit, ClientTooSlow) as error:
             outcome = Outcome.ABORTED
+            if isinstance(error, ClientTooSlow):
+                logger.warning("request %s is cut off: %s", self._request.request_id, error)
             raise
         except Overloaded:
             outcome = Outcome.REJECTED

@@ -1,5 +1,6 @@
 """StatusReader: the Scheduler's state in full, for operators. Pure."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, final
 
@@ -14,7 +15,7 @@ from cluster.messages.operations import (
 )
 from cluster.messages.views import QueuedRequest
 from router.load.charges import Charges
-from router.load.live_workers import LiveWorkers
+from router.load.live_workers import LiveWorkers, apart
 from router.load.worker_state import WorkerState
 from router.placement.recent_paths import RecentPaths
 from router.quarantine.quarantine import Quarantine
@@ -27,7 +28,7 @@ bound beyond. Higher keeps the Scheduler of a very large cluster from placements
 
 @final
 class StatusReader:
-    __slots__ = ("_began_at", "_charges", "_oldest_waits", "_paths", "_quarantine", "_waiting", "_workers", "epoch")
+    __slots__ = ("_began_at", "_charges", "_paths", "_quarantine", "_queued", "_waiting", "_workers", "epoch")
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class StatusReader:
         self._quarantine = quarantine
         self._paths = paths
         self._waiting = waiting
-        self._oldest_waits = queued
+        self._queued = queued
         self._began_at: float | None = None
         self.epoch = 0
         """Of the Scheduler process. 0 if it has none."""
@@ -57,14 +58,15 @@ class StatusReader:
         workers = self._workers
         unproved, num_unproved = self._unproved(now)
         waiting = self._waiting()
-        waits = [request.waited_s for request in self._oldest_waits(now)] if waiting else []
+        queued = self._queued(now) if waiting else []
         return SchedulerStatus(
             epoch=self.epoch,
             up_s=now - self._began_at if self._began_at is not None else 0.0,
             workers=self._worker_statuses(now),
             num_open=len(self._charges),
             waiting=waiting,
-            oldest_wait_s=max(waits, default=0.0),
+            oldest_wait_s=max((request.waited_s for request in queued), default=0.0),
+            wait_reasons=dict(Counter(request.why for request in queued)),
             unproved=unproved,
             num_unproved=num_unproved,
             distrusted=workers.trust.pairs.distrusted(now)[:MOST_SHOWN],
@@ -79,7 +81,10 @@ class StatusReader:
         holds: dict[WorkerId, list[float]] = {}
         for held in self._workers.suspects.held(now):
             holds.setdefault(held.worker, []).append(held.until - now)
-        live = frozenset([state.worker for state in self._workers.live(now)])
+        live_states = list(self._workers.live(now))
+        live = frozenset([state.worker for state in live_states])
+        wrong = self._workers.quarantined.of(now)
+        unused = frozenset([state.worker for state in apart(live_states, wrong, self._workers.drains.workers)[1]])
         linked: dict[WorkerId, int] = {}
         for state in self._workers.by_id.values():
             for prefill in state.links if state.worker in live else ():
@@ -87,19 +92,32 @@ class StatusReader:
                     linked[prefill] = linked.get(prefill, 0) + 1
                     linked[state.worker] = linked.get(state.worker, 0) + 1
         return [
-            self._worker_status(state, retiring, holds.get(state.worker, []), linked.get(state.worker, 0), now)
+            self._worker_status(
+                state,
+                self._condition(state, retiring, unused, now),
+                wrong.get(state.worker),
+                holds.get(state.worker, []),
+                linked.get(state.worker, 0),
+                now,
+            )
             for state in self._workers.by_id.values()
         ]
 
     def _worker_status(
-        self, state: WorkerState, retiring: frozenset[WorkerId], holds: list[float], num_links: int, now: float
+        self,
+        state: WorkerState,
+        condition: WorkerCondition,
+        wrong_answers: str | None,
+        holds: list[float],
+        num_links: int,
+        now: float,
     ) -> WorkerStatus:
         report, load = state.report, state.report.load
         return WorkerStatus(
             worker=state.worker,
             pool=state.pool,
             host=state.host,
-            condition=self._condition(state, retiring, now),
+            condition=condition,
             report_age_s=now - state.reported_at,
             num_placed=state.num_placed,
             num_open=max(state.num_placed, load.num_running + load.num_waiting, load.num_open or 0),
@@ -114,13 +132,18 @@ class StatusReader:
             num_links=num_links,
             num_holds=len(holds),
             hold_s=max(holds, default=0.0),
+            wrong_answers=wrong_answers,
         )
 
-    def _condition(self, state: WorkerState, retiring: frozenset[WorkerId], now: float) -> WorkerCondition:
+    def _condition(
+        self, state: WorkerState, retiring: frozenset[WorkerId], quarantined: frozenset[WorkerId], now: float
+    ) -> WorkerCondition:
         if state.is_lost:
             return WorkerCondition.SUSPECTED
         if state.worker in self._workers.drains.workers:
             return WorkerCondition.DRAINING
+        if state.worker in quarantined:
+            return WorkerCondition.QUARANTINED
         if state.worker in retiring:
             return WorkerCondition.RETIRING
         return WorkerCondition.STALE if state.is_stale(now) else WorkerCondition.READY

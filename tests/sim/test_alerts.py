@@ -19,6 +19,7 @@ from cluster.metrics.page import render, scrape
 from cluster.metrics.scaling import set_configured
 from cluster.observability.alerts.alert import JOB
 from cluster.observability.alerts.table import ALERTS
+from cluster.repository import REPO_ROOT
 from cluster.simulation.clock import VirtualLoop
 from cluster.simulation.experiment import Cluster
 from cluster.simulation.pools.simulated_pools import SimulatedPools
@@ -151,6 +152,12 @@ def check_fired(folder: Path, samples: Samples, fired: Mapping[float, set[str]])
 
 
 @pytest.mark.timeout(280)
+def test_page_names_the_alerts_about_which_the_hour_says_nothing() -> None:
+    text = (REPO_ROOT / "docs/operating.md").read_text().partition("It says nothing about")[2].partition(":")[0]
+    others = {alert.name for alert in ALERTS} - COVERED
+    assert set(re.findall(r"Baton\w+", text)) == others, "docs/operating.md: how the alerts are tested"
+
+
 def test_no_alert_fires_in_an_hour_of_normal_load(tmp_path: Path) -> None:
     samples = samples_of(a_workload((60 * 60, NORMAL_PER_S)))
     assert at_work(samples) == COVERED

@@ -133,7 +133,7 @@ def _style(worker: WorkerStatus) -> str:
     match worker.condition:
         case WorkerCondition.READY:
             return ""
-        case WorkerCondition.SUSPECTED | WorkerCondition.STALE:
+        case WorkerCondition.SUSPECTED | WorkerCondition.QUARANTINED | WorkerCondition.STALE:
             return "red"
         case _:
             return "yellow"

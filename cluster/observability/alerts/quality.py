@@ -38,8 +38,9 @@ QUALITY = AlertGroup(
             condition=f"max by (model) ({latest('baton_quality_quarantined_workers')}) > 0",
             severity=Severity.PAGE,
             summary="{{ $value }} workers of {{ $labels.model }} answer wrongly",
-            description="Workers have answered the quality probe wrongly twice in a row while others were right. They "
-            "get no requests, or would get none if `quality_probe.quarantine` were `on`.",
+            description="Workers have answered two different prompts of the quality probe wrongly (with one usable "
+            "prompt, twice in a row), while others were right. They get no requests, or would get none if "
+            "`quality_probe.quarantine` were `on`.",
         ),
         Alert(
             name="BatonQualityDoubt",

@@ -27,6 +27,7 @@ def test_drained_worker_is_no_fault() -> None:
     ("workers", "fields", "problem"),
     [
         ((P0, D0, a_worker_status("d1", condition=WorkerCondition.STALE)), {}, "1 workers are stale"),
+        ((P0, D0, a_worker_status("d1", condition=WorkerCondition.QUARANTINED)), {}, "1 workers are quarantined"),
         ((D0,), {}, "0 of 1 prefill workers report"),
         ((a_worker_status("p0", num_links=0), a_worker_status("d0", num_links=0)), {}, "no link is proved"),
         ((P0, D0), {"stores": [StoreStatus(name="Redis", is_there=False, is_embedded=True)]}, "Redis is away"),

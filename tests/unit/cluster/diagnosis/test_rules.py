@@ -7,7 +7,7 @@ import pytest
 
 from cluster.diagnosis.answer import Answer, RunningFacts, Weight
 from cluster.diagnosis.rules import answers
-from cluster.messages.ids import Pool, WorkerId
+from cluster.messages.ids import Pool, SloClass, WorkerId
 from cluster.messages.operations import (
     DistrustedPair,
     LinkDoubt,
@@ -18,7 +18,7 @@ from cluster.messages.operations import (
     UnprovedLink,
     WorkerCondition,
 )
-from cluster.messages.views import CellState
+from cluster.messages.views import CellState, WaitReason
 from tests.unit.statuses import (
     a_cell_view,
     a_path_count,
@@ -78,6 +78,7 @@ def test_pool_is_idle_while_requests_run_whole_in_the_other_one() -> None:
         (WorkerCondition.DRAINING, Weight.LIMIT),
         (WorkerCondition.SUSPECTED, Weight.FAULT),
         (WorkerCondition.STALE, Weight.FAULT),
+        (WorkerCondition.QUARANTINED, Weight.FAULT),
     ],
 )
 def test_pool_is_idle_because_of_its_workers(condition: WorkerCondition, weight: Weight) -> None:
@@ -251,6 +252,23 @@ def test_refusals_are_told_by_their_cause(page: str, says: str, evidence: str, w
     assert answer.weight is weight
 
 
+# ---- waits
+
+
+@pytest.mark.parametrize("reason", list(WaitReason))
+def test_each_reason_of_a_wait_is_an_answer(reason: WaitReason) -> None:
+    scheduler = a_scheduler_status(
+        *BUSY, waiting={SloClass.BATCH: 60}, oldest_wait_s=2.5, wait_reasons={WaitReason.DUE: 1, reason: 49}
+    )
+    (answer,) = [found for found in about(facts_of(scheduler), "requests wait") if found.answer == reason.value]
+    assert answer.evidence == [
+        f"49 of the first {49 if reason is WaitReason.DUE else 50} requests of the queue",
+        "waiting: batch 60; for up to 2.5 s",
+        "the workers have 6 placed requests, and places for 1024",
+    ]
+    assert answer.todo
+
+
 # ---- workers
 
 
@@ -261,6 +279,7 @@ def test_refusals_are_told_by_their_cause(page: str, says: str, evidence: str, w
         ({"condition": WorkerCondition.STALE}, "missed reports", Weight.FAULT),
         ({"condition": WorkerCondition.RETIRING}, "autoscaler", Weight.NORMAL),
         ({"condition": WorkerCondition.DRAINING}, "operator drains", Weight.NORMAL),
+        ({"condition": WorkerCondition.QUARANTINED}, "in quarantine", Weight.FAULT),
         ({"num_holds": 2, "hold_s": 30.0}, "could not reach it", Weight.FAULT),
         ({"pace": 1.6}, "slow", Weight.LIMIT),
         ({"kv_usage": 0.99}, "memory is full", Weight.LIMIT),
@@ -275,6 +294,13 @@ def test_worker_that_gets_nothing(fields: dict[str, Any], says: str, weight: Wei
     assert says in answer.answer
     assert answer.evidence
     assert answer.weight is weight
+
+
+@pytest.mark.parametrize("condition", [WorkerCondition.QUARANTINED, WorkerCondition.DRAINING])
+def test_answer_has_the_reason_of_a_quarantine(condition: WorkerCondition) -> None:
+    worker = a_worker_status("d0", condition=condition, wrong_answers="answers to water differ")
+    answer = the(facts_of(a_scheduler_status(BUSY[0], worker, a_worker_status("d1", num_open=4))), "worker d0")
+    assert answer.evidence[-1] == "it is in quarantine: answers to water differ"
 
 
 def test_worker_beside_idle_ones_is_not_told() -> None:

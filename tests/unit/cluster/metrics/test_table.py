@@ -1,9 +1,12 @@
 """Rules for each metric of the table: it counts something, and its labels are bounded."""
 
+import pkgutil
 import re
+from importlib import import_module
 
 import pytest
 
+import cluster.metrics
 from cluster.metrics import page, reference
 from cluster.metrics.reference import Described, described
 from cluster.repository import REPO_ROOT
@@ -38,6 +41,14 @@ def changed() -> set[str]:
     change = re.compile(rf"\b([A-Z][A-Z_]+)\s*\.(?:{'|'.join(CHANGES)})\b")
     files = (file for package in PACKAGES for file in (REPO_ROOT / package).rglob("*.py"))
     return {name for file in files for name in change.findall(file.read_text())}
+
+
+def test_each_module_with_metrics_is_a_subject_of_the_table() -> None:
+    """A metric of any other module is on the page, and neither in docs/metrics.md nor checked here."""
+    names = [module.name for module in pkgutil.iter_modules(cluster.metrics.__path__, "cluster.metrics.")]
+    with_metrics = {name for name in names if dict(described(import_module(name)))}
+    missing = with_metrics - {subject.__name__ for subject in page.SUBJECTS}
+    assert not missing, f"add these modules to SUBJECTS of cluster/metrics/page.py: {sorted(missing)}"
 
 
 def test_each_metric_counts_something() -> None:

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cluster.messages.ids import IngressId, Path, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, Prediction, Rejection
+from cluster.messages.views import WaitReason
 from router.admission.admission_control import AdmissionControl
 from router.admission.recent_failures import FRESH_S
 from router.admission.verdict import REPLACED_HARM
@@ -82,6 +83,32 @@ def test_request_waits_until_the_workers_have_room() -> None:
     ((request_id, answer),) = admission.control.decide(at)
     assert request_id == "r"
     assert isinstance(answer, Placement)
+
+
+def test_queue_says_why_a_request_waits_and_what_has_changed_since() -> None:
+    admission = Admission()
+    admission.is_busy = True
+    assert admission.place("r", 0.0) is None
+
+    def why() -> WaitReason:
+        (waiting,) = admission.control.queued(0.01)
+        return waiting.why
+
+    assert why() is WaitReason.LATE
+    admission.victims = 3.0
+    assert why() is WaitReason.HARM
+    admission.is_busy, admission.victims = False, 0.0
+    assert why() is WaitReason.DUE
+
+
+def test_queue_says_that_no_worker_lives_or_has_a_place() -> None:
+    admission = Admission()
+    admission.is_busy = True
+    assert admission.place("r", 0.0) is None
+    admission.workers.forget(WorkerId("d0"), 0.0)
+    assert [waiting.why for waiting in admission.control.queued(0.01)] == [WaitReason.NO_ROOM]
+    admission.control.decide(1.0)
+    assert [waiting.why for waiting in admission.control.queued(1.0)] == [WaitReason.NO_WORKER]
 
 
 def test_request_is_refused_at_its_deadline() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cluster.errors import (
+    ClientTooSlow,
     ConstraintFailed,
     GenerationFailed,
     InvalidRequest,
@@ -338,6 +339,14 @@ async def test_consumer_that_closes_the_stream_ends_the_generation() -> None:
     await stream.aclose()
     assert (cluster.decode.num_ended, cluster.observer.receipts[0].outcome) == (1, Outcome.ABORTED)
     cluster.check_settled()
+
+
+async def test_client_that_reads_too_slowly_is_cut_off_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = FakeCluster(decode=FakeDecode(fails_after={"d0": ClientTooSlow("the client lags 9 tokens behind")}))
+    with pytest.raises(ClientTooSlow):
+        await read(cluster.session(a_request()))
+    assert cluster.observer.receipts[0].outcome is Outcome.ABORTED
+    assert caplog.messages == ["request r is cut off: the client lags 9 tokens behind"]
 
 
 async def test_client_that_leaves_twice_is_still_closed_once() -> None:

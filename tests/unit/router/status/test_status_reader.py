@@ -6,6 +6,7 @@ import pytest
 from cluster.messages.ids import IngressId, Path, SloClass, WorkerId
 from cluster.messages.operations import LinkDoubt, PathReason, SchedulerStatus, WorkerCondition, WorkerStatus
 from cluster.messages.scheduler_events import HandoffChecked, HandoffVerdict, WorkerLost
+from cluster.messages.views import WaitReason
 from router.state import RouterState
 from tests.unit.clusters import a_cluster, a_report, ask, put
 
@@ -54,6 +55,40 @@ def test_conditions_of_workers() -> None:
             strict=True,
         )
     )
+
+
+def test_worker_in_quarantine_is_told_with_the_reason() -> None:
+    state = a_cluster(0, 4)
+    names = [WorkerId(f"d{number}") for number in range(4)]
+    state.workers.drain([names[1]])
+    state.disconnected(names[2])
+    state.quarantined.told(dict.fromkeys(names[:3], "answers to water differ"), 0.0)
+    told = {one.worker: (one.condition, one.wrong_answers) for one in state.status.read(0.1).workers}
+    assert told == {
+        names[0]: (WorkerCondition.QUARANTINED, "answers to water differ"),
+        names[1]: (WorkerCondition.DRAINING, "answers to water differ"),
+        names[2]: (WorkerCondition.SUSPECTED, "answers to water differ"),
+        names[3]: (WorkerCondition.READY, None),
+    }
+    state.quarantined.told({}, 0.2)
+    assert worker(state.status.read(0.3), names[0]).condition is WorkerCondition.READY
+
+
+def test_last_workers_of_a_pool_get_requests_in_spite_of_a_quarantine() -> None:
+    state = a_cluster(0, 1)
+    state.quarantined.told({D0: "answers to water differ"}, 0.0)
+    told = worker(state.status.read(0.1), D0)
+    assert (told.condition, told.wrong_answers) == (WorkerCondition.READY, "answers to water differ")
+
+
+def test_requests_wait_for_the_sake_of_others_though_workers_have_places() -> None:
+    state = a_cluster(1, 1)
+    for number in range(200):
+        state.place(ask(f"r{number}", 8000), 0.0)
+    status = state.status.read(0.1)
+    assert sum(status.wait_reasons.values()) == min(50, sum(status.waiting.values())) > 0
+    assert {*status.wait_reasons} <= {WaitReason.HARM, WaitReason.LATE}
+    assert all(told.num_placed < told.max_requests for told in status.workers)
 
 
 def test_worker_that_an_ingress_cannot_reach_is_held() -> None:

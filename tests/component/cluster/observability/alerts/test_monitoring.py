@@ -180,9 +180,13 @@ def test_each_alert_reaches_the_webhook_with_its_runbook_and_is_resolved(site: S
 
     site.world.is_broken = True
     site.wait(lambda: site.links("firing").keys() == every.keys())
+    silent = sorted(every.keys() - site.links("firing").keys())
+    assert not silent, f"make the conditions of {silent} true in world.py, beside this test, while is_broken"
     assert site.links("firing") == every
 
     site.world.is_broken = False
     site.wait(lambda: site.links("resolved").keys() == every.keys())
+    lasting = sorted(every.keys() - site.links("resolved").keys())
+    assert not lasting, f"make the conditions of {lasting} false in world.py, beside this test, without is_broken"
     assert site.links("resolved") == every
     assert site.num_refused == 0
