@@ -16,9 +16,20 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.utils import floatToGoString
 
 from cluster.messages.ids import CellName
-from cluster.metrics import engines, handoffs, network, quality, requests, safety, scaling, scheduler, scrapes, tenants
+from cluster.metrics import (
+    engines,
+    handoffs,
+    processes,
+    quality,
+    requests,
+    safety,
+    scaling,
+    scheduler,
+    scrapes,
+    tenants,
+)
 
-SUBJECTS = (requests, scheduler, engines, handoffs, scaling, tenants, safety, quality, network, scrapes)
+SUBJECTS = (requests, scheduler, engines, handoffs, scaling, tenants, safety, quality, processes, scrapes)
 """The modules of the table. Every process has all metrics, also those that it does not count."""
 OWN = "baton_"
 """What the names of Baton's own metrics begin with."""
