@@ -125,4 +125,4 @@ class World(Collector):
     def _event_loops(self) -> None:
         late = 10.0 if self.is_broken else 0.0
         for le, rise in (("0.005", 30.0 - late), ("0.25", 30.0 - late), ("0.5", 30.0), ("+Inf", 30.0)):
-            self._count("baton_event_loop_lag_seconds_bucket", rise, kind="histogram", le=le, deployment="ingress")
+            self._count("baton_event_loop_lag_seconds_bucket", rise, kind="histogram", le=le)
