@@ -41,6 +41,8 @@ from api.web.page_files import PageFiles
 from cluster.clients.worker_client import DecodeClient, PrefillClient
 from cluster.config.application import AppConfig
 from cluster.config.tenants.identity import IdentityConfig
+from cluster.ending import end_tasks
+from cluster.event_loop import watch_event_loop
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import CellName, Pool
 from cluster.messages.operations import ServiceSettings, TierSettings
@@ -83,9 +85,7 @@ class Ingress:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         join_cluster(config.network.tls)
         self._config = config.ingress
-        self._traces = None
-        if config.tracing.endpoint is not None:
-            self._traces = TraceExporter(config.tracing, config.slo, config.model_name, own_worker_id())
+        self._traces = _exporter(config)
         receipts = ReceiptLog(config.ingress.keep_receipts, self._traces)
         scheduling = self._scheduling = Scheduling(config)
         self._ports = SessionPorts(
@@ -133,6 +133,7 @@ class Ingress:
         gc.freeze()  # the objects of now live as long as the process: the garbage collector need not walk them
         self._services: IngressServices = http_app.state.services
         self._admin_listener = await self._admin_port(config)
+        self._loop_watch = asyncio.create_task(watch_event_loop())
         self._prober.start()
         self._listener = await HttpListener.start(http_app, Gatekeeper(config.ingress), own_service())
 
@@ -170,6 +171,7 @@ class Ingress:
             await self._accounting.close(WRITE_PATIENCE_S)
             await self._authentication.close()
             await self._state.close()
+            await end_tasks([self._loop_watch])
 
     def _authenticating(self, config: IdentityConfig) -> Authentication:
         tokens = None if config.oidc is None else OidcTokens(config.oidc)
@@ -207,6 +209,13 @@ class Ingress:
             first_token_timeout_s=self._config.first_token_timeout_s,
             verifies=random.random() < self._config.verified_share,
         )
+
+
+def _exporter(config: AppConfig) -> TraceExporter | None:
+    """None if the config names no collector."""
+    if config.tracing.endpoint is None:
+        return None
+    return TraceExporter(config.tracing, config.slo, config.model_name, own_worker_id())
 
 
 def _probes_in(file: str | None) -> ProbeSet | None:

@@ -7,6 +7,7 @@ from heapq import nlargest
 from cluster import compiled
 from cluster.config.network import NetworkConfig
 from cluster.config.scheduler import SchedulerConfig
+from cluster.event_loop import watch_event_loop
 from cluster.messages.ids import CellName
 from cluster.metrics.handoffs import TOLERANCE, set_links
 from cluster.metrics.page import Scrape, scrape
@@ -72,6 +73,7 @@ class Scheduler:
         self._state.status.begin(record.epoch, asyncio.get_running_loop().time())
         self._closing: asyncio.Task[None] | None = None
         self._epoch_watch = EpochWatch(registry, record, self._stop)
+        self._loop_watch = asyncio.create_task(watch_event_loop())
 
     async def check_health(self) -> None:
         """Raise RuntimeError if a newer Scheduler has taken over, so that Serve ends this one."""
@@ -85,6 +87,8 @@ class Scheduler:
 
     def __del__(self) -> None:
         """Serve calls it as the replica leaves: it asks for newer Schedulers no more, and writes what the log has."""
+        if (loop_watch := getattr(self, "_loop_watch", None)) is not None:
+            loop_watch.cancel()
         if (watch := getattr(self, "_epoch_watch", None)) is not None:
             watch.close()
         if (log := getattr(self, "_log", None)) is not None:

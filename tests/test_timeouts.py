@@ -45,6 +45,7 @@ NO_TIMEOUTS = {
     ("cluster/metrics/buckets.py", "STEP_BUCKETS_S"): "bounds of the buckets of histograms",
     ("cluster/observability/alerts/requests.py", "MAX_TTFT_P95_S"): "limits of an alert",
     ("cluster/observability/alerts/service.py", "MAX_LAG_S"): "the limit of an alert",
+    ("cluster/observability/alerts/service.py", "MAX_LOOP_LAG_P99_S"): "the limit of an alert",
     ("cluster/observability/alerts/workers.py", "SILENT_S"): "the limit of an alert",
     ("router/admission/fairness.py", "_WINDOW_S"): "computed from HALF_LIFE_S",
     ("router/admission/fairness.py", "_AGEING_S"): "computed from HALF_LIFE_S",

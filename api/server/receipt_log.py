@@ -23,9 +23,11 @@ from cluster.metrics.requests import (
     REQUESTS,
     TPOT,
     TTFT,
+    TTFT_UNMEASURED,
 )
 from kvtransfer import verify
 from router.session.receipt import RouteReceipt
+from router.session.timeline import unmeasured_s
 
 
 class TraceSink(Protocol):
@@ -89,6 +91,9 @@ def _observe_times(receipt: RouteReceipt, path: str, slo_class: SloClass) -> Non
         REQUEST.labels(path, slo_class).observe(receipt.duration_s)
     if (ttft_s := receipt.least_ttft_s) is not None:
         TTFT.labels(path, slo_class).observe(ttft_s)
+    if receipt.ttft_s is not None:
+        for part, seconds in unmeasured_s(receipt.stages, receipt.ttft_s).items():
+            TTFT_UNMEASURED.labels(path, part).observe(seconds)
     if receipt.tpot_s is not None:
         TPOT.labels(path, slo_class).observe(receipt.tpot_s)
     if receipt.gaps is not None:

@@ -84,7 +84,8 @@ class SpanMaker:
 
     def _add_stage(self, stage: TimelineStage, parent: bytes) -> None:
         notes = {f"baton.{name}": value for name, value in stage.notes.items()}
-        self._add(stage.name, (stage.start_s, stage.end_s), parent, {"baton.place": stage.place, **notes})
+        unmeasured = {} if stage.is_measured else {"baton.is_measured": False}
+        self._add(stage.name, (stage.start_s, stage.end_s), parent, {"baton.place": stage.place, **unmeasured, **notes})
 
     def _add(
         self,

@@ -46,6 +46,8 @@ class StageLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     place: str = ""
     """`ingress`, `scheduler`, or the id of a worker."""
     notes: dict[str, Note] = {}
+    is_measured: bool = True
+    """False if the stage is what is left between measured ones."""
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +205,7 @@ def _stages(receipt: RouteReceipt) -> list[StageLine]:
             end_s=round(stage.end_s, MICROSECONDS),
             place=stage.place,
             notes=stage.notes,
+            is_measured=stage.is_measured,
         )
         for stage in receipt.stages[:MOST_STAGES]
     ]

@@ -7,7 +7,9 @@ until one side ends. The clients translate the errors of a connection into clust
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from cluster.clients.reconnecting import Reconnecting
 from cluster.clients.scheduler_client import SCHEDULER_TIMEOUT_S, SchedulerClient
@@ -30,6 +32,7 @@ from cluster.rpc.protocol import (
 )
 from cluster.step_stream.ingress_side import StepReader
 from cluster.step_stream.unread import UnreadTokens
+from cluster.step_stream.way import on_the_way
 from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 from kvtransfer.lease_terms import Promise, Refusal
 
@@ -166,11 +169,18 @@ class PrefillClient:
         self._peers = peers
 
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
+        asked_at, was_connected = _now(), self._peers.connected(worker) is not None
         peer = await self._peers.ready_for(request, worker)
+        sent_at = _now()
         try:
-            return await peer.connection.call(PREFILL, request)
+            came_at, result = await peer.connection.call(_TIMED_PREFILL, request)
         except ConnectionLost as error:
             raise await self._peers.lost_with(worker) from error
+        if result is None:
+            return None
+        connect_s = None if was_connected and not request.is_suspect else sent_at - asked_at
+        stages = on_the_way(result.first.stages, connect_s=connect_s, came_s=came_at - sent_at)
+        return msgspec.structs.replace(result, first=msgspec.structs.replace(result.first, stages=stages))
 
     def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
         """Withdraw a prefill. Without an open connection this does nothing: the end of the connection has withdrawn
@@ -215,7 +225,27 @@ class DecodeClient:
     async def _reach_and_generate(
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
     ) -> AsyncGenerator[TokenDelta, None]:
+        asked_at = _now()
         peer = await self._peers.ready_for(request, worker)
+        connect_s = _now() - asked_at
         async with aclosing(peer.generate(request, handoff)) as deltas:
             async for delta in deltas:
+                if delta.stages is not None:
+                    delta = msgspec.structs.replace(delta, stages=on_the_way(delta.stages, connect_s=connect_s))
                 yield delta
+
+
+class _Timed(Method[A, tuple[float, R]]):
+    """A call whose result comes with the time at which it was read, in seconds of the event loop's clock."""
+
+    def __init__(self, method: Method[A, R]) -> None:
+        self.name = method.name
+        self.decode_argument = method.decode_argument
+        self.decode_result: Any = lambda body: (_now(), method.decode_result(body))
+
+
+_TIMED_PREFILL = _Timed(PREFILL)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

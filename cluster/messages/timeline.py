@@ -2,6 +2,11 @@
 
 import msgspec
 
+UNMEASURED = {"send": "way", "network": "way", "wait": "wait", "unmeasured": "worker"}
+"""Stages that nothing has measured, and the part of a request's time that each belongs to. They are what is left of a
+time between measured ones: on the way between ingress and worker, on a worker between two of its stages, and all of an
+answer of a worker that has measured nothing.
+"""
 Note = int | float | str
 """A number, or a word of Baton's own. Never a text of a client."""
 
@@ -19,3 +24,8 @@ class TimelineStage(msgspec.Struct, frozen=True, array_like=True, omit_defaults=
     """`ingress`, `scheduler`, or the id of a worker. Empty in a message of a worker."""
     notes: dict[str, Note] = {}
     """What explains the time: tokens, bytes, the size of a batch, why."""
+
+    @property
+    def is_measured(self) -> bool:
+        """False if it is what is left between measured stages."""
+        return self.name not in UNMEASURED

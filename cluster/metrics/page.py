@@ -19,7 +19,7 @@ from cluster.messages.ids import CellName
 from cluster.metrics import (
     engines,
     handoffs,
-    network,
+    processes,
     quality,
     requests,
     safety,
@@ -30,7 +30,7 @@ from cluster.metrics import (
     tracing,
 )
 
-SUBJECTS = (requests, scheduler, engines, handoffs, scaling, tenants, safety, quality, network, tracing, scrapes)
+SUBJECTS = (requests, scheduler, engines, handoffs, scaling, tenants, safety, quality, processes, tracing, scrapes)
 """The modules of the table. Every process has all metrics, also those that it does not count."""
 OWN = "baton_"
 """What the names of Baton's own metrics begin with."""

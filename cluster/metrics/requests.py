@@ -37,6 +37,14 @@ TTFT = Histogram(
     ["path", "slo_class"],
     buckets=LATENCY_BUCKETS_S,
 )
+TTFT_UNMEASURED = Histogram(
+    "baton_time_to_first_token_unmeasured_seconds",
+    "Seconds of a request's TTFT that are left between measured stages, by part: way (between ingress and worker), "
+    "wait (on a worker, between two of its stages), or worker (which has measured nothing). A request without a part "
+    "does not count for it.",
+    ["path", "part"],
+    buckets=(0.001, 0.002, *LATENCY_BUCKETS_S),
+)
 TPOT = Histogram(
     "baton_request_time_per_output_token_seconds",
     "Mean seconds between the tokens of a request after the first one: (E2E - TTFT) / (output tokens - 1).",

@@ -1,7 +1,10 @@
 """The ingress's half of the step stream. The worker's half is cluster/step_stream/worker_side.py."""
 
+import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import msgspec
 
 from cluster.errors import RequestPaused, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, TokenDelta
@@ -10,6 +13,7 @@ from cluster.rpc.connection import Connection, ConnectionLost, Service
 from cluster.rpc.protocol import START, STEP, STOP, STREAM_FAILED, Start, StreamFailed
 from cluster.step_stream.buffer import TokenBuffer
 from cluster.step_stream.unread import UnreadTokens
+from cluster.step_stream.way import on_the_way
 from kvtransfer.handoff import KVHandoff
 
 
@@ -34,6 +38,8 @@ class StepReader:
         self._buffers: dict[int, TokenBuffer] = {}
         self._by_request: dict[RequestId, int] = {}
         """The numbers of the streams, by request."""
+        self._sent_at: dict[int, float] = {}
+        """When the request of each stream was sent, in seconds of the event loop's clock."""
         self._numbers = itertools.count()
         self.service = Service()
         """The service for the connection to the worker."""
@@ -56,6 +62,7 @@ class StepReader:
         buffer.on_overflow = lambda: self._send_stop(connection, stream)
         self._buffers[stream] = buffer
         self._by_request[request.request_id] = stream
+        self._sent_at[stream] = _now()
         num_read = 0
         try:
             try:
@@ -69,7 +76,7 @@ class StepReader:
         except ConnectionLost as error:
             raise await self._lost_with(self._worker) from error
         finally:
-            del self._buffers[stream]
+            del self._buffers[stream], self._sent_at[stream]
             if self._by_request.get(request.request_id) == stream:
                 del self._by_request[request.request_id]
             if not buffer.is_finished:
@@ -94,9 +101,14 @@ class StepReader:
     def _on_step(self, connection: Connection, deltas: list[tuple[int, TokenDelta]]) -> None:
         for stream, delta in deltas:
             if (buffer := self._buffers.get(stream)) is not None:
-                buffer.put(delta)
+                buffer.put(delta if delta.stages is None else self._timed(stream, delta))
             elif delta.token_ids:
                 self._unread.add(self._worker, len(delta.token_ids))
+
+    def _timed(self, stream: int, delta: TokenDelta) -> TokenDelta:
+        """The first delta of a sequence, with the time at which it came."""
+        came_s = _now() - self._sent_at[stream]
+        return msgspec.structs.replace(delta, stages=on_the_way(delta.stages, came_s=came_s))
 
     def _on_stream_failed(self, connection: Connection, failed: StreamFailed) -> None:
         if (buffer := self._buffers.get(failed.stream)) is not None:
@@ -105,3 +117,7 @@ class StepReader:
     def _on_closed(self, connection: Connection) -> None:
         for buffer in self._buffers.values():
             buffer.fail(ConnectionLost(f"the connection to worker {self._worker} was lost"))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

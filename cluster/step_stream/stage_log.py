@@ -6,6 +6,9 @@ the worker got the request.
 
 from cluster.messages.timeline import Note, TimelineStage
 
+IN_QUEUE = "engine_queue"
+"""When a request was in the queue of its engine. It goes on beside a pull, whose own stages say more."""
+
 
 class StageLog:
     __slots__ = ("_ended_at", "_received_at", "_stages")

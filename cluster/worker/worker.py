@@ -15,6 +15,7 @@ from cluster.config.pools import PoolConfig
 from cluster.engine.kv_event_feed import KvEventFeed
 from cluster.engine.port import EngineHooks, WorkerEngine
 from cluster.errors import ServingError
+from cluster.event_loop import watch_event_loop
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Address, Pool, WorkerId
 from cluster.messages.reports import REPORT_INTERVAL_S, ReportReply, TransferSample, WorkerReport
@@ -106,6 +107,7 @@ class Worker:
             asyncio.create_task(self._report_forever(self._listener.address)),
             asyncio.create_task(self._watchdog.run()),
             asyncio.create_task(self._kv_events.run()),
+            asyncio.create_task(watch_event_loop()),
         ]
 
     async def forget(self, blocks: PulledBlocks) -> None:

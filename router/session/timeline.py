@@ -2,18 +2,20 @@
 
 Stages are seconds from the arrival of the request at the ingress. The clocks of two machines are never compared. A
 worker measures its stages from the time at which it got the request, and the ingress lays them between its own times of
-sending and getting. What the worker did not measure of that time is taken for the way, half there (`send`) and half
-back (`network`).
+sending and getting. What neither has measured of that time is taken for the way, half there (`send`) and half back
+(`network`). What a worker has not measured between its stages is `wait`. `UNMEASURED` lists these (cluster/messages/).
 
 Stages of one place do not overlap. The stages of a request until its first token have no gap.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from cluster.messages.ids import Outcome, WorkerId
 from cluster.messages.placement import Placement, Rejection
-from cluster.messages.timeline import Note, TimelineStage
+from cluster.messages.timeline import UNMEASURED, Note, TimelineStage
+from cluster.step_stream.stage_log import IN_QUEUE
+from cluster.step_stream.way import CONNECT, DELIVER
 
 INGRESS, SCHEDULER = "ingress", "scheduler"
 MAX_STAGES = 64
@@ -136,34 +138,69 @@ def unplaced(asked_s: float, ended_s: float, rejection: Rejection | None, *, is_
 
 
 def at_worker(
-    worker: WorkerId, name: str, measured: Sequence[TimelineStage], sent_s: float, got_s: float
+    worker: WorkerId, of: str, measured: Sequence[TimelineStage], sent_s: float, got_s: float
 ) -> list[TimelineStage]:
-    """The stages between the sending of a message to a worker and its answer. `measured`: by the worker. `name`: of the
-    whole time if it has measured nothing.
+    """The stages between the sending of a message to a worker and its answer. `of`: what was asked for. `measured`: by
+    the worker, and on the way by the ingress.
     """
-    if not measured:
-        return [TimelineStage(name, sent_s, got_s, worker)]
-    inside = without_gaps(measured)
-    spare_s = got_s - sent_s - inside[-1].end_s
-    began_s = sent_s + max(0.0, spare_s / 2)
-    stages = [TimelineStage("send", sent_s, began_s, worker)]
+    inside = without_gaps([stage for stage in measured if stage.name not in (CONNECT, DELIVER)])
+    if not inside:
+        return [TimelineStage("unmeasured", sent_s, got_s, worker, {"of": of})]
+    own = {stage.name: stage for stage in measured}
+    asked_s = min(sent_s + own[CONNECT].end_s, got_s) if CONNECT in own else sent_s
+    came_s = min(max(asked_s, asked_s + own[DELIVER].start_s), got_s) if DELIVER in own else got_s
+    began_s = asked_s + max(0.0, (came_s - asked_s - inside[-1].end_s) / 2)
+    stages = [TimelineStage(CONNECT, sent_s, asked_s, worker)] if asked_s > sent_s else []
+    stages.append(TimelineStage("send", asked_s, began_s, worker))
     for stage in inside:
-        start_s, end_s = min(began_s + stage.start_s, got_s), min(began_s + stage.end_s, got_s)
+        start_s, end_s = min(began_s + stage.start_s, came_s), min(began_s + stage.end_s, came_s)
         stages.append(TimelineStage(stage.name, start_s, end_s, worker, stage.notes))
-    return [*stages, TimelineStage("network", stages[-1].end_s, got_s, worker)]
+    stages.append(TimelineStage("network", stages[-1].end_s, came_s, worker))
+    if DELIVER in own:
+        stages.append(TimelineStage(DELIVER, came_s, got_s, worker))
+    return stages
 
 
 def without_gaps(measured: Sequence[TimelineStage]) -> list[TimelineStage]:
-    """A worker's stages in their order, from 0 on, without overlaps. Time that no stage has is `wait`."""
+    """A worker's stages in their order, from 0 on, without overlaps. Time that no stage has is `wait`, or
+    `engine_queue` where the request was in the engine's queue.
+    """
+    queued = [stage for stage in measured if stage.name == IN_QUEUE]
     stages, at = list[TimelineStage](), 0.0
     for stage in sorted(measured, key=lambda stage: (stage.start_s, stage.end_s)):
+        if stage.name == IN_QUEUE:
+            continue
         if stage.start_s - at > ROUNDING_S:
-            stages.append(TimelineStage("wait", at, stage.start_s))
+            stages += _gap(at, stage.start_s, queued)
             at = stage.start_s
         end_s = max(at, stage.end_s)
         stages.append(TimelineStage(stage.name, at, end_s, notes=stage.notes))
         at = end_s
     return stages
+
+
+def _gap(start_s: float, end_s: float, queued: Iterable[TimelineStage]) -> list[TimelineStage]:
+    """What a time without a stage was. `queued`: when the request was in the engine's queue, in their order."""
+    stages, at = list[TimelineStage](), start_s
+    for stage in queued:
+        begin, end = max(at, stage.start_s), min(end_s, stage.end_s)
+        if end - begin > ROUNDING_S:
+            stages += [TimelineStage("wait", at, begin)] if begin - at > ROUNDING_S else []
+            stages.append(TimelineStage(IN_QUEUE, begin if begin - at > ROUNDING_S else at, end))
+            at = end
+    if end_s - at > ROUNDING_S:
+        return [*stages, TimelineStage("wait", at, end_s)]
+    return stages
+
+
+def unmeasured_s(stages: Iterable[TimelineStage], until_s: float) -> dict[str, float]:
+    """Seconds until a time that nothing has measured, by their part. Without the parts that no stage is of."""
+    seconds = dict[str, float]()
+    for stage in stages:
+        part = UNMEASURED.get(stage.name)
+        if part is not None and stage.start_s < until_s:
+            seconds[part] = seconds.get(part, 0.0) + min(stage.end_s, until_s) - stage.start_s
+    return seconds
 
 
 def bounded(stages: Sequence[TimelineStage]) -> tuple[TimelineStage, ...]:

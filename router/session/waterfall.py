@@ -8,6 +8,7 @@ import msgspec
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.timeline import Note, TimelineStage
 from router.session.receipt import RouteReceipt
+from router.session.timeline import unmeasured_s
 
 
 class WaterfallRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +22,8 @@ class WaterfallRow(msgspec.Struct, frozen=True, kw_only=True):
     end_ms: float
     is_before_first_token: bool
     """Whether the stage begins before the first token: those that do explain the TTFT."""
+    is_measured: bool = True
+    """False if the stage is what is left between measured ones."""
     notes: dict[str, Note]
 
 
@@ -42,6 +45,8 @@ class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     predicted_ttft_ms: float | None
     target_ttft_ms: float | None
     """The SLO."""
+    unmeasured_ttft_ms: float | None = None
+    """The part of the TTFT that nothing has measured. None without a token."""
     tpot_ms: float | None
     predicted_tpot_ms: float | None
     target_tpot_ms: float | None
@@ -68,6 +73,7 @@ def waterfall_of(receipt: RouteReceipt) -> Waterfall:
         ttft_ms=_optional_ms(receipt.ttft_s),
         predicted_ttft_ms=_optional_ms(predicted.ttft_s if predicted else None),
         target_ttft_ms=_optional_ms(slo.ttft_s if slo else None),
+        unmeasured_ttft_ms=_unmeasured_ms(receipt),
         tpot_ms=_optional_ms(receipt.tpot_s),
         predicted_tpot_ms=_optional_ms(predicted.tpot_s if predicted else None),
         target_tpot_ms=_optional_ms(slo.tpot_s if slo else None),
@@ -83,8 +89,13 @@ def _row(attempt: int, stage: TimelineStage, ttft_s: float | None) -> WaterfallR
         start_ms=_ms(stage.start_s),
         end_ms=_ms(stage.end_s),
         is_before_first_token=ttft_s is None or stage.start_s < ttft_s,
+        is_measured=stage.is_measured,
         notes=stage.notes,
     )
+
+
+def _unmeasured_ms(receipt: RouteReceipt) -> float | None:
+    return None if receipt.ttft_s is None else _ms(sum(unmeasured_s(receipt.stages, receipt.ttft_s).values()))
 
 
 def _sources(**given: PromptTokenSources | None) -> dict[str, dict[str, int]]:

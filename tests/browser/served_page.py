@@ -155,7 +155,8 @@ STAGES = (
     TimelineStage("queue", 0.02, 0.12, "scheduler"),
     TimelineStage("placement", 0.12, 0.13, "scheduler", {"path": "P->D", "why": "it costs least"}),
     TimelineStage("prefill", 0.13, 0.4, "p0", {"tokens": 24}),
-    TimelineStage("pull_transfer", 0.4, 0.5, "d0", {"bytes": 81920}),
+    TimelineStage("pull_transfer", 0.4, 0.48, "d0", {"bytes": 81920}),
+    TimelineStage("network", 0.48, 0.5, "d0"),
     TimelineStage("decode", 0.5, 1.5, "d0", {"tokens": 3}),
 )
 

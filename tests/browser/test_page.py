@@ -7,6 +7,7 @@ import pytest
 
 from cluster.errors import TooManyRequests
 from cluster.messages.ids import RequestId, SloClass
+from cluster.messages.timeline import TimelineStage
 from cluster.messages.views import QueuedRequest
 from tests.browser.conftest import Open
 from tests.browser.served_page import ServedPage, all_kinds
@@ -25,6 +26,10 @@ async def cells(page: Any, table: str) -> list[list[str]]:
         "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
     )
     return rows
+
+
+def named(stage: TimelineStage) -> str:
+    return stage.name.replace("_", " ") + ("" if stage.is_measured else " ~ not measured")
 
 
 async def test_page_shows_what_the_receipts_and_the_scheduler_say(served: ServedPage, open_page: Open) -> None:
@@ -71,13 +76,11 @@ async def test_request_in_full_has_its_stages_and_closes_by_keyboard(served: Ser
     await detail.wait_for()
     assert await detail.evaluate("node => node === document.activeElement")
     stages = await cells(page, "detail")
-    assert [(row[0], row[1]) for row in stages] == [
-        (stage.name.replace("_", " "), stage.place) for stage in receipt.timeline
-    ]
+    assert [(row[0], row[1]) for row in stages] == [(named(stage), stage.place) for stage in receipt.timeline]
     assert stages[3][2:4] == ["130 ms", "270 ms"]
     assert "24 computed, 16 cached" in await detail.inner_text()
     await page.get_by_label("Only until the first token").check()
-    assert [row[0] for row in await cells(page, "detail")] == [row[0] for row in stages[:5]], "decode begins with it"
+    assert [row[0] for row in await cells(page, "detail")] == [row[0] for row in stages[:6]], "decode begins with it"
     await page.keyboard.press("Escape")
     assert await detail.is_hidden()
     assert await opener.evaluate("node => node === document.activeElement")
@@ -123,7 +126,7 @@ async def test_chat_by_keyboard_shows_the_path_and_the_receipt(served: ServedPag
     await summary.focus()
     await page.keyboard.press("Enter")
     stages = await answer.locator(".stages tbody tr").evaluate_all("rows => rows.map(row => row.cells[0].textContent)")
-    assert stages == [stage.name.replace("_", " ") for stage in receipt.timeline]
+    assert stages == [named(stage) for stage in receipt.timeline]
     assert receipt.request_id in await answer.inner_text()
     spoken = await page.locator("#spoken p").all_inner_texts()
     assert "Good morning." in spoken and spoken[-1] == "The answer is complete."

@@ -86,8 +86,8 @@ def test_prefill_engine_forgets_everything_at_once_although_blocks_are_lent(seen
 def test_engines_say_what_they_did_until_their_first_tokens(seen: dict[str, Any]) -> None:
     timeline, pull = seen["timeline"], seen["timeline"]["pull"]
     prefill, decode = ({name: (begin, end, notes) for name, begin, end, _, notes in timeline[of]} for of in POOLS)
-    assert list(prefill) == ["receive", "prefill", "output"]
-    assert list(decode) == ["receive", "first_decode", "output"]
+    assert list(prefill) == ["receive", "engine_queue", "prefill", "output"]
+    assert list(decode) == ["receive", "engine_queue", "first_decode", "output"]
     assert (prefill["prefill"][2]["tokens"], decode["first_decode"][2]["tokens"]) == (1500, 1)
     for begin, end, _ in (*prefill.values(), *decode.values()):
         assert 0.0 <= begin <= end < 60.0

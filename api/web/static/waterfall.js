@@ -14,11 +14,11 @@ export const KINDS = {
 };
 const KIND_OF = {
   prepare: "ingress", verify: "ingress", release: "ingress",
-  admit: "wait", queue: "wait", pause: "wait", wait: "wait", hold: "wait",
+  admit: "wait", queue: "wait", pause: "wait", wait: "wait", hold: "wait", engine_queue: "wait",
   placement: "placement",
   prefill: "prefill",
-  send: "move", network: "move", receive: "move", output: "move", promise: "move",
-  decode: "decode", first_decode: "decode", generate: "decode",
+  connect: "move", send: "move", network: "move", deliver: "move", receive: "move", output: "move", promise: "move",
+  decode: "decode", first_decode: "decode",
 };
 const LEAST_WIDTH = 0.006; // Share of a bar that a stage has at least, so that short stages can be seen in the table.
 const LEAST_SHARE = 0.002; // Stages shorter than this share of the line are not drawn in it. The table has them.
@@ -102,12 +102,17 @@ function stageRows(request, isZoomed) {
   const whole_s = Math.max(1e-6, isZoomed ? request.ttft_s : Math.max(request.duration_s, ...request.stages.map((stage) => stage.end_s)));
   const shown = request.stages.filter((stage) => !isZoomed || stage.start_s < whole_s);
   return shown.map((stage) => el("tr", {},
-    el("th", { scope: "row" }, stage.name.replaceAll("_", " ")),
+    el("th", { scope: "row" }, stage.name.replaceAll("_", " "), stage.is_measured === false ? notMeasured() : null),
     el("td", {}, foreign(stage.place ?? "")),
     el("td", { class: "figure" }, seconds(stage.start_s)),
     el("td", { class: "figure" }, seconds(stage.end_s - stage.start_s)),
     el("td", { class: "bar-cell" }, svg("svg", { class: "bar", "aria-hidden": "true" }, box(stage, 0, whole_s))),
     el("td", { class: "notes" }, foreign(notes(stage)))));
+}
+
+/** Marks a stage that is what is left between measured ones. */
+function notMeasured() {
+  return el("span", { title: "not measured: what is left between measured stages" }, " ~", el("span", { class: "unseen" }, " not measured"));
 }
 
 function notes(stage) {

@@ -44,10 +44,10 @@ medium width; fewer cuts columns off.
 OTHER_COLUMNS = {False: 68, True: 108}
 """Columns of a request's row beside its id, in a narrow and in a wide terminal."""
 _KINDS = {
-    **dict.fromkeys(("admit", "queue", "pause", "wait", "hold"), WAIT),
+    **dict.fromkeys(("admit", "queue", "pause", "wait", "hold", "engine_queue"), WAIT),
     "prefill": PREFILL,
-    **dict.fromkeys(("send", "receive", "network", "output", "promise"), MOVE),
-    **dict.fromkeys(("decode", "first_decode", "generate"), DECODE),
+    **dict.fromkeys(("connect", "send", "receive", "network", "deliver", "output", "promise"), MOVE),
+    **dict.fromkeys(("decode", "first_decode"), DECODE),
 }
 _PULL = "pull"
 """How the names of all stages of a pull begin."""

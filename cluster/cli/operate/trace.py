@@ -16,6 +16,8 @@ from router.session.waterfall import Waterfall, WaterfallRow
 LEAST_BAR, MOST_BAR = 20, 60
 """Columns of the bars."""
 NAME_COLUMNS, PLACE_COLUMNS = 18, 16
+NOT_MEASURED = "~"
+"""Stands before the names of stages that nothing has measured."""
 LEAST_WIDTH = 80
 """Columns that are used in a narrower terminal too, and where the output is no terminal."""
 
@@ -73,11 +75,20 @@ def _facts(waterfall: Waterfall) -> list[str]:
         f"path       {waterfall.path or 'none'}: {waterfall.why}",
         f"tokens     {waterfall.prompt_tokens} in, {waterfall.output_tokens} out",
         _compared("TTFT", waterfall.ttft_ms, waterfall.predicted_ttft_ms, waterfall.target_ttft_ms),
+        *_unmeasured(waterfall),
         _compared("TPOT", waterfall.tpot_ms, waterfall.predicted_tpot_ms, waterfall.target_tpot_ms),
     ]
     for role, sources in waterfall.sources.items():
         lines.append(f"{role:10} " + ", ".join(f"{number} {source}" for source, number in sources.items() if number))
     return lines
+
+
+def _unmeasured(waterfall: Waterfall) -> list[str]:
+    """How much of the TTFT no stage has measured."""
+    left, whole = waterfall.unmeasured_ttft_ms, waterfall.ttft_ms
+    if left is None or not whole:
+        return []
+    return [f"{'':10} {left:.1f} ms of it ({left / whole:.1%}) are not measured"]
 
 
 def _compared(name: str, came: float | None, predicted: float | None, target: float | None) -> str:
@@ -100,6 +111,8 @@ def _rows(waterfall: Waterfall, width: int) -> list[str]:
             lines.append(f"{'-- first token':{NAME_COLUMNS + PLACE_COLUMNS + 2}}{waterfall.ttft_ms:>9.1f}")
             is_marked = True
         lines.append(_line(row, columns, last_ms))
+    if not all(row.is_measured for row in waterfall.rows):
+        lines += ["", f"{NOT_MEASURED} not measured: what is left between measured stages"]
     return lines
 
 
@@ -108,6 +121,7 @@ def _line(row: WaterfallRow, columns: int, last_ms: float) -> str:
     end = max(begin + 1, round(columns * row.end_ms / last_ms))
     bar = (" " * begin + "#" * (end - begin))[:columns]
     name = row.name if row.attempt < 2 else f"{row.name} #{row.attempt}"
+    name = name if row.is_measured else f"{NOT_MEASURED}{name}"
     notes = " ".join(f"{key}={value}" for key, value in row.notes.items())
     length = f"{row.start_ms:9.1f} +{row.end_ms - row.start_ms:<9.1f}"
     return f"{name:{NAME_COLUMNS}} {row.place[:PLACE_COLUMNS]:{PLACE_COLUMNS}} {length} {bar:{columns}} {notes}"

@@ -11,7 +11,7 @@ from cluster.engine_core.prompt_steps import steps_in
 from cluster.engine_core.token_pipe import PipedOutput
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
 from cluster.messages.timeline import TimelineStage
-from cluster.step_stream.stage_log import StageLog
+from cluster.step_stream.stage_log import IN_QUEUE, StageLog
 
 
 def piped_delta(sequence: int, output: PipedOutput, num_steps: int) -> TokenDelta:
@@ -48,9 +48,15 @@ def delta_of(
 
 def _stages_until(output: EngineCoreOutput, stages: StageLog, *, is_pulled: bool) -> tuple[TimelineStage, ...]:
     """What was measured until the first output of a sequence. The engine's core has the clock of this process."""
+    queued_at: float | None = None
     for event in output.events or ():
         if event.type == EngineCoreEventType.QUEUED:
             stages.go_on("receive", event.timestamp)
+        if event.type != EngineCoreEventType.SCHEDULED:
+            queued_at = event.timestamp  # a request that is preempted goes back into the queue
+        elif queued_at is not None:
+            stages.add(IN_QUEUE, queued_at, event.timestamp)
+            queued_at = None
     for step in steps_in(output.trace_headers):
         more = {"steps": step.num_steps} if step.num_steps > 1 else {}
         stages.add(

@@ -8,6 +8,12 @@ MIN_PAGES = 0.5
 """Share of the scrapes of ten minutes that must have given a page. Higher fires for a few slow pages; lower lets an
 address that hardly answers blind the other alerts.
 """
+MAX_LOOP_LAG_P99_S = 0.25
+"""Lag of an event loop in seconds, reached in a hundredth of the time, above which clients notice it: several times the
+TPOT objective of interactive requests. A bound of the histogram's buckets is exact, other values are interpolated.
+Higher notices a process that is overloaded only as its requests are late already; lower fires on machines whose CPUs
+are shared with engines.
+"""
 CERTIFICATE_DAYS = 7
 """Days before its end from which on a certificate is to be renewed."""
 
@@ -71,6 +77,17 @@ METRICS = AlertGroup(
             summary="{{ $value }} replicas of {{ $labels.deployment }} give no metrics",
             description="For five minutes, replicas have missed a scrape in each minute. What they count is missing "
             "in all figures.",
+        ),
+        Alert(
+            name="BatonEventLoopLag",
+            condition="histogram_quantile(0.99, sum by (model, deployment, replica, le) "
+            f"(rate(baton_event_loop_lag_seconds_bucket[5m]))) > {MAX_LOOP_LAG_P99_S}",
+            for_="5m",
+            severity=Severity.TICKET,
+            summary="The event loop of {{ $labels.replica }} ({{ $labels.deployment }}) is up to "
+            "{{ $value | humanizeDuration }} late",
+            description=f"In a hundredth of the time, for five minutes, what came to this process waited for more than "
+            f"{MAX_LOOP_LAG_P99_S} s before the process looked at it.",
         ),
         Alert(
             name="BatonCertificateEnds",

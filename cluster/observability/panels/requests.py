@@ -112,5 +112,19 @@ LATENCY = Subject(
             curves=(Curve(quantile(0.95, "baton_time_to_first_token_seconds", "path"), "{{path}}"),),
             description="Seconds to the first token by path: shows whether handed-over requests are the late ones.",
         ),
+        Panel(
+            title="TTFT that is not measured",
+            unit=Unit.SHARE,
+            curves=(
+                Curve(
+                    share(
+                        rate("baton_time_to_first_token_unmeasured_seconds_sum", "path"),
+                        rate("baton_time_to_first_token_seconds_sum", "path"),
+                    ),
+                    "{{path}}",
+                ),
+            ),
+            description="Share of the TTFT that is left between the measured stages of requests, by path.",
+        ),
     ),
 )

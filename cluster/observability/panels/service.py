@@ -1,6 +1,6 @@
 """Panels of what stands around the engines: tenants, the ledger, safety, the edge, processes. Pure."""
 
-from cluster.observability.panels.panel import MODEL, Curve, Panel, Subject, Unit, latest, rate, total
+from cluster.observability.panels.panel import MODEL, Curve, Panel, Subject, Unit, latest, quantile, rate, total
 
 TENANTS = Subject(
     title="Tenants and the ledger",
@@ -104,6 +104,19 @@ PROCESSES = Subject(
             unit=Unit.PER_SECOND,
             curves=(Curve(rate("baton_strangers_total", "socket, reason"), "{{socket}} {{reason}}"),),
             description="Connections and messages that were dropped because their sender is not of the cluster.",
+        ),
+        Panel(
+            title="Lag of event loops, p99",
+            unit=Unit.SECONDS,
+            curves=(
+                Curve(
+                    f"max by (deployment) ({quantile(0.99, 'baton_event_loop_lag_seconds', 'deployment, replica')})",
+                    "{{deployment}}",
+                ),
+            ),
+            description="Seconds for which what comes to a process waits until it looks, of the worst replica.",
+            bad_above=0.25,
+            alerts=("BatonEventLoopLag",),
         ),
         Panel(
             title="Time until a certificate ends",

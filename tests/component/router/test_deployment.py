@@ -49,6 +49,10 @@ async def started() -> Scheduler:
     return scheduler
 
 
+def num_watches() -> int:
+    return sum("watch_event_loop" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+
 async def an_ingress(address: Address) -> Connection:
     connection = await connect(address, Service())
     connection.post(OPEN_REQUESTS, OpenRequests(ingress=IngressId("one"), connection=1, requests=[]))
@@ -110,7 +114,10 @@ async def test_scheduler_whose_config_says_so_writes_what_it_decides(
     answer = await ingress.call(PLACE, ask("r", 100))
     ingress.post(REPLACED, own.epoch + 1)
     await is_out_of_service(scheduler, own.address, ingress)
+    assert num_watches() == 1
     scheduler.__del__()
+    await asyncio.sleep(0)
+    assert num_watches() == 0, "the event loop is not watched any more"
     (file,), _ = log_files(tmp_path / "stimuli")
     assert file.header.epoch == own.epoch
     asked = [record for record in records_of(file) if isinstance(record, PlacementAsked)]

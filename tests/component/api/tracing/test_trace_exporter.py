@@ -85,6 +85,17 @@ def test_spans_of_a_request_are_its_timeline(collector: Collector) -> None:
     assert (resource["service.name"], resource["service.instance.id"]) == ("baton", "replica-1")
 
 
+def test_stage_that_nothing_has_measured_says_so(collector: Collector) -> None:
+    exporter = an_exporter(collector)
+    exporter.closed(
+        a_traced(timeline=(TimelineStage("send", 0.0, 0.1, "d0"), TimelineStage("receive", 0.1, 0.2, "d0")))
+    )
+    spans = {span.name: attributes_of(span) for span in collector.spans(3)}
+    exporter.close(5)
+    assert spans["send"]["baton.is_measured"] is False
+    assert "baton.is_measured" not in spans["receive"]
+
+
 def test_failed_request_is_an_error(collector: Collector) -> None:
     exporter = an_exporter(collector, keep=KeptTraces(share=0.0))
     exporter.closed(a_traced(outcome=Outcome.FAILED, error="worker_failed"))

@@ -10,18 +10,20 @@ from cluster.clients import scheduler_client, worker_client
 from cluster.clients.scheduler_client import SchedulerClient
 from cluster.clients.worker_client import DecodeClient, PrefillClient, WorkerConnections
 from cluster.errors import Overloaded, WorkerUnreachable
-from cluster.messages.generation import GenerateRequest
+from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import Address, Pool, RequestId, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from cluster.messages.placement import PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, LinkOrder, ReportDelta, ReportReply, WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import WorkerLeft
+from cluster.messages.timeline import TimelineStage
 from cluster.messages.transport import LinkSpeed
 from cluster.rpc.connection import Connection, ConnectionLost, Service
 from cluster.rpc.listener import Listener, connect
 from cluster.rpc.protocol import KV_EVENTS, LEAVING, LOCATE, PLACE, PREFILL, REPORT
 from cluster.scheduler_registry import SchedulerRecord
 from kvtransfer.handoff import PrefillResult
+from tests.expected import present
 from tests.unit.factories import a_scheduler
 
 WORKER = WorkerId("p0")
@@ -96,9 +98,9 @@ class FakeScheduler:
         return self.addresses.get(worker)
 
 
-async def a_prefill_worker() -> Listener:
+async def a_prefill_worker(result: PrefillResult | None = None) -> Listener:
     async def prefill(request: GenerateRequest) -> PrefillResult | None:
-        return None
+        return result
 
     service = Service()
     service.on_call(PREFILL, prefill)
@@ -111,6 +113,26 @@ async def test_worker_is_found_and_connected_to_once_for_all_who_wait() -> None:
     prefill = PrefillClient(WorkerConnections(SchedulerClient(scheduler.find)))
     assert await asyncio.gather(*(prefill.prefill(WORKER, REQUEST) for _ in range(20))) == [None] * 20
     assert scheduler.num_located == 1
+
+
+async def test_way_to_a_prefill_worker_is_measured_where_the_ingress_can() -> None:
+    """The connection, before the first request alone, and how long an answer that is here waits for its session."""
+    measured = TokenDelta(0, [1], stages=(TimelineStage("prefill", 0.0, 0.001),))
+    scheduler, worker = (
+        await FakeScheduler().start(),
+        await a_prefill_worker(PrefillResult(handoff=None, first=measured)),
+    )
+    scheduler.addresses[WORKER] = worker.address
+    client = PrefillClient(WorkerConnections(SchedulerClient(scheduler.find)))
+    loop, shown = asyncio.get_running_loop(), []
+    for _ in range(2):
+        began_at = loop.time()
+        result = present(await client.prefill(WORKER, REQUEST))
+        stages = {stage.name: stage for stage in result.first.stages or ()}
+        connect_s = stages["connect"].end_s if "connect" in stages else 0.0
+        assert 0.0 <= connect_s <= connect_s + stages["deliver"].start_s <= loop.time() - began_at
+        shown.append(list(stages))
+    assert shown == [["connect", "prefill", "deliver"], ["prefill", "deliver"]]
 
 
 async def test_worker_that_nobody_knows_or_that_is_gone_is_unreachable() -> None:

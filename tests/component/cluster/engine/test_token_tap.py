@@ -181,13 +181,21 @@ def test_first_delta_says_what_the_engine_did_until_then_and_the_last_one_how_ma
     step = PromptStep(2.0, 3.0, 100, 4, 110)
     first_output = first("a")
     first_output.trace_headers = {STEPS_HEADER: str(msgspec.json.encode([step]), "ascii")}
-    first_output.events = [EngineCoreEvent(EngineCoreEventType.QUEUED, 0.5)]
+    first_output.events = [
+        EngineCoreEvent(EngineCoreEventType.QUEUED, 0.5),
+        EngineCoreEvent(EngineCoreEventType.SCHEDULED, 0.75),
+        EngineCoreEvent(EngineCoreEventType.PREEMPTED, 1.0),
+        EngineCoreEvent(EngineCoreEventType.SCHEDULED, 1.75),
+    ]
     tapped.step(first_output)
     for token in range(1, 6):
         tapped.pipe(piped("a", token, LAST if token == 5 else None))
     stages = sink.deltas[0].stages or ()
-    assert [(stage.name, stage.start_s) for stage in stages] == [("receive", 0.0), ("prefill", 2.0), ("output", 3.0)]
-    assert stages[1].notes == {"tokens": 100, "batch_requests": 4, "batch_tokens": 110}
+    queued = [("engine_queue", 0.5, 0.75), ("engine_queue", 1.0, 1.75)]
+    *inside, output = [(stage.name, stage.start_s, stage.end_s) for stage in stages]
+    assert inside == [("receive", 0.0, 0.5), *queued, ("prefill", 2.0, 3.0)]
+    assert output[:2] == ("output", 3.0)
+    assert stages[3].notes == {"tokens": 100, "batch_requests": 4, "batch_tokens": 110}
     assert [delta.stages for delta in sink.deltas[1:]] == [None] * 5
     assert [delta.num_steps for delta in sink.deltas] == [0, 0, 0, 0, 0, 5]
 

@@ -20,6 +20,7 @@ from cluster.errors import (
 )
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
+from cluster.messages.timeline import TimelineStage
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.frames import Method
 from cluster.rpc.listener import Listener, connect
@@ -185,6 +186,22 @@ async def test_one_message_carries_what_a_step_produced_for_all_streams() -> Non
         assert posted == [64]
         assert all(request.got == [7] for request in requests)
         assert num_open(cluster.streams) == 0
+
+
+async def test_first_delta_says_when_it_came_to_the_ingress_before_anybody_reads_it() -> None:
+    async with running() as cluster:
+        loop, (ingress,) = asyncio.get_running_loop(), cluster.ingresses
+        request = GenerateRequest(request_id=RequestId("a"), prompt_token_ids=[1], sampling_params=b"")
+        began_at = loop.time()
+        async with aclosing(ingress.reader.read(ingress.connection, request, None)) as deltas:
+            first = asyncio.ensure_future(anext(deltas))
+            await ingress.settle()
+            cluster.engine.step({request.request_id: TokenDelta(0, [1], stages=(TimelineStage("prefill", 0.0, 0.1),))})
+            prefill, deliver = (await first).stages or ()
+            assert (prefill.name, deliver.name) == ("prefill", "deliver")
+            assert 0.0 <= deliver.start_s <= loop.time() - began_at
+            cluster.engine.step({request.request_id: TokenDelta(0, [2], FinishReason.STOP)})
+            assert (await anext(deltas)).stages is None
 
 
 async def test_refused_request_fails_as_the_engine_says_and_harms_no_other() -> None:

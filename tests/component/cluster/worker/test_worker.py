@@ -197,6 +197,19 @@ async def test_report_names_the_requests_once_the_scheduler_asks_for_them(made: 
     assert (await made.report()).requests == [RequestId("r")]
 
 
+async def test_event_loop_is_watched_until_the_worker_leaves() -> None:
+    def num_watches() -> int:
+        return sum("watch_event_loop" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+    made = Made()
+    await made.worker.start("127.0.0.1")
+    assert num_watches() == 1
+    made.engine.idle.set()
+    await made.worker.leave()
+    await asyncio.sleep(0)
+    assert num_watches() == 0
+
+
 async def test_reports_go_on_when_one_is_not_delivered(made: Made) -> None:
     made.scheduler.is_away = True
     for _ in range(3):

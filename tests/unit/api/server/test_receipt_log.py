@@ -7,6 +7,7 @@ from api.server.receipt_log import ReceiptLog
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, SloClass, WorkerId
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
+from cluster.messages.timeline import TimelineStage
 from cluster.metrics.buckets import GAP_BUCKETS_S
 from router.session.receipt import RouteReceipt, TokenGaps
 from tests.unit.factories import a_receipt
@@ -38,6 +39,23 @@ def test_request_counts_for_goodput_by_class_path_and_result(fields: dict[str, A
     defaults: dict[str, Any] = {"placement": PLACED, "slo_class": SloClass.BATCH}
     receipt = a_receipt(**(defaults | fields))
     assert counted("baton_goodput_requests_total", receipt, slo_class="batch", path=path, result=result) == 1
+
+
+def test_part_of_the_ttft_that_nothing_has_measured_is_counted_by_its_part() -> None:
+    stages = (
+        TimelineStage("send", 0.1, 0.2, "d0"),
+        TimelineStage("prefill", 0.2, 0.4, "d0"),
+        TimelineStage("wait", 0.4, 0.45, "d0"),
+        TimelineStage("network", 0.45, 0.5, "d0"),
+        TimelineStage("wait", 0.5, 0.9, "d0"),
+    )
+    receipt = a_receipt(placement=PLACED, ttft_s=0.5, timeline=stages)
+    for part, seconds, number in (("way", 0.15, 1), ("wait", 0.05, 1), ("worker", 0.0, 0)):
+        name = "baton_time_to_first_token_unmeasured_seconds"
+        assert counted(f"{name}_sum", receipt, path="D", part=part) == pytest.approx(seconds)
+        assert counted(f"{name}_count", receipt, path="D", part=part) == number
+    left = a_receipt(placement=PLACED, ttft_s=None, timeline=stages)
+    assert counted(f"{name}_count", left, path="D", part="way") == 0
 
 
 def test_request_that_its_client_ended_is_nothing_to_goodput() -> None:

@@ -78,7 +78,7 @@ def test_line_has_what_was_predicted_and_what_came() -> None:
         "r",
         placement=PLACEMENT,
         sources=PromptTokenSources(1, 2, 3, 4),
-        timeline=(TimelineStage("queue", 0.0, 0.1, "scheduler", {"why": "x"}),),
+        timeline=(TimelineStage("queue", 0.0, 0.1, "scheduler", {"why": "x"}), TimelineStage("send", 0.1, 0.2, "d0")),
     )
     line = request_line(EndedRequest(receipt, NOW))
     assert (line.path, line.worker, line.why) == (Path.PREFILL_DECODE, "d0", "cheapest")
@@ -86,7 +86,8 @@ def test_line_has_what_was_predicted_and_what_came() -> None:
     assert (line.tpot_s, line.predicted_tpot_s, line.slo_tpot_s) == (0.01, 0.02, 0.05)
     assert line.sources is not None
     assert msgspec.structs.asdict(line.sources) == {"computed": 1, "local": 2, "pulled": 3, "offloaded": 4}
-    (stage,) = line.stages
+    stage, send = line.stages
+    assert (stage.is_measured, send.is_measured) == (True, False)
     assert (stage.name, stage.start_s, stage.end_s, stage.place) == ("queue", 0.0, 0.1, "scheduler")
 
 

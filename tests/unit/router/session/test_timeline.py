@@ -1,11 +1,13 @@
 """The timeline of one attempt, and what of it is left of a long prompt."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.messages.ids import Path, WorkerId
 from cluster.messages.placement import Placement, Rejection
 from cluster.messages.timeline import TimelineStage
+from cluster.step_stream.way import on_the_way
 from router.session.timeline import (
     INGRESS,
     MAX_STAGES,
@@ -14,6 +16,7 @@ from router.session.timeline import (
     at_worker,
     bounded,
     preparation,
+    unmeasured_s,
     unplaced,
     without_gaps,
 )
@@ -37,7 +40,7 @@ seconds = st.floats(0.0, 10.0, allow_subnormal=False)
 measured = st.lists(
     st.builds(
         lambda name, begin, length: TimelineStage(name, begin, begin + length),
-        st.sampled_from(["receive", "prefill", "pull_transfer", "output"]),
+        st.sampled_from(["receive", "prefill", "pull_transfer", "output", "engine_queue", "connect", "deliver"]),
         seconds,
         seconds,
     ),
@@ -74,7 +77,42 @@ def test_time_that_a_worker_did_not_measure_is_the_way_there_and_back() -> None:
 
 
 def test_worker_that_has_measured_nothing_is_one_stage() -> None:
-    assert at_worker(P, "prefill", [], 1.0, 2.0) == [TimelineStage("prefill", 1.0, 2.0, P)]
+    assert at_worker(P, "prefill", [], 1.0, 2.0) == [TimelineStage("unmeasured", 1.0, 2.0, P, {"of": "prefill"})]
+
+
+def test_what_the_ingress_measures_of_the_way_is_no_part_of_what_is_left() -> None:
+    measured = on_the_way((TimelineStage("prefill", 0.0, 1.0),), connect_s=0.2, came_s=1.1)
+    stages = at_worker(P, "prefill", measured or (), 10.0, 11.5)
+    assert [(stage.name, round(stage.start_s, 6), round(stage.end_s, 6)) for stage in stages] == [
+        ("connect", 10.0, 10.2),
+        ("send", 10.2, 10.25),
+        ("prefill", 10.25, 11.25),
+        ("network", 11.25, 11.3),
+        ("deliver", 11.3, 11.5),
+    ]
+    assert unmeasured_s(stages, 20.0) == pytest.approx({"way": 0.1})
+
+
+def test_request_in_the_queue_of_its_engine_waits_for_a_reason_that_is_known() -> None:
+    """The queue goes on beside a pull, whose own stages say more."""
+    queue = (TimelineStage("engine_queue", 0.1, 0.45),)
+    pull = (TimelineStage("pull_transfer", 0.2, 0.4), TimelineStage("first_decode", 0.6, 0.9))
+    inside = without_gaps([TimelineStage("receive", 0.0, 0.1), *queue, *pull])
+    assert [(stage.name, stage.start_s, stage.end_s) for stage in inside] == [
+        ("receive", 0.0, 0.1),
+        ("engine_queue", 0.1, 0.2),
+        ("pull_transfer", 0.2, 0.4),
+        ("engine_queue", 0.4, 0.45),
+        ("wait", 0.45, 0.6),
+        ("first_decode", 0.6, 0.9),
+    ]
+
+
+def test_time_that_nothing_has_measured_counts_until_the_first_token_only() -> None:
+    stages = [TimelineStage("send", 0.0, 0.1), TimelineStage("wait", 0.2, 0.5), TimelineStage("wait", 0.6, 0.9)]
+    assert unmeasured_s(stages, 0.3) == pytest.approx({"way": 0.1, "wait": 0.1})
+    assert unmeasured_s(stages, 9.0) == pytest.approx({"way": 0.1, "wait": 0.6})
+    assert unmeasured_s([TimelineStage("prefill", 0.0, 1.0)], 9.0) == {}
 
 
 def test_first_token_that_is_held_back_is_shown_beside_what_it_waits_for() -> None:
@@ -110,7 +148,7 @@ def test_stages_of_a_worker_are_laid_side_by_side(stages: list[TimelineStage]) -
     check_apart(inside)
     if inside:
         check_covers(inside, inside[-1].end_s)
-        assert inside[-1].end_s == max(stage.end_s for stage in stages)
+        assert inside[-1].end_s == max(stage.end_s for stage in stages if stage.name != "engine_queue")
 
 
 @given(measured, measured, st.lists(seconds, min_size=5, max_size=5), st.booleans())
@@ -128,7 +166,8 @@ def test_every_timeline_is_whole_and_bounded(
     stages = timeline.stages(ended_s, "finished", 1)
     assert len(stages) <= MAX_STAGES
     check_apart(stages)
-    if len(prefill) + len(first) < MAX_STAGES // 2:
+    assert 0.0 <= sum(unmeasured_s(stages, first_s).values()) <= first_s - placed_s + 1e-6
+    if len(prefill) + len(first) < MAX_STAGES // 4:
         check_covers([*preparation(None, asked_s, 1), *stages], ended_s)
 
 

@@ -19,6 +19,18 @@ def test_every_stage_is_a_row_in_the_order_of_time() -> None:
     assert waterfall.rows[1].notes == {"tokens": 4}
 
 
+def test_stage_that_nothing_has_measured_says_so_and_is_counted() -> None:
+    send, wait = TimelineStage("send", 0.1, 0.2, "d0"), TimelineStage("wait", 0.45, 0.9, "d0")
+    waterfall = waterfall_of(a_receipt(ttft_s=0.5, timeline=(PREPARE, send, wait)))
+    assert [(row.name, row.is_measured) for row in waterfall.rows] == [
+        ("prepare", True),
+        ("send", False),
+        ("wait", False),
+    ]
+    assert waterfall.unmeasured_ttft_ms == 150.0
+    assert waterfall_of(a_receipt(ttft_s=None, timeline=(send,))).unmeasured_ttft_ms is None
+
+
 def test_what_came_stands_beside_what_was_expected() -> None:
     waterfall = waterfall_of(a_receipt(placement=PLACED, sources=ATTEMPT.sources))
     assert (waterfall.ttft_ms, waterfall.predicted_ttft_ms, waterfall.target_ttft_ms) == (500.0, 400.0, 1000.0)

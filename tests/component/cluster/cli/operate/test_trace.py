@@ -61,6 +61,19 @@ def test_waterfall_shows_where_the_time_went() -> None:
     assert rows[3].index("#") > rows[1].index("#")
 
 
+def test_stages_that_nothing_has_measured_are_marked_and_their_share_is_told() -> None:
+    text = text_of(waterfall_of(RECEIPT))
+    assert "0.0 ms of it (0.0%) are not measured" in text
+    assert "~" not in text
+    left = TimelineStage("network", 0.4, 0.5, "d0")
+    text = text_of(waterfall_of(msgspec.structs.replace(RECEIPT, timeline=(left,))))
+    assert "100.0 ms of it (20.0%) are not measured" in text
+    assert any(line.startswith("~network ") for line in text.splitlines())
+    assert text.splitlines()[-1].startswith("~ not measured:")
+    unanswered = text_of(waterfall_of(FAILED))
+    assert "not measured" not in unanswered
+
+
 def test_latest_request_is_printed_and_all_if_asked(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert baton_trace("req_1", "--url", server) == 0
     said = capsys.readouterr()

@@ -45,6 +45,7 @@ class World(Collector):
             self._workers()
             self._handoffs()
             self._records()
+            self._event_loops()
             found = self._found
         families: dict[str, Metric] = {}
         for kind, name, labels, value in found:
@@ -120,3 +121,8 @@ class World(Collector):
         self._count("baton_limit_settlements_lost_total", number)
         self._count("baton_safety_events_total", number, result="lost")
         self._gauge("baton_certificate_expires_seconds", time.time() + (6 * DAY_S if self.is_broken else 60 * DAY_S))
+
+    def _event_loops(self) -> None:
+        late = 10.0 if self.is_broken else 0.0
+        for le, rise in (("0.005", 30.0 - late), ("0.25", 30.0 - late), ("0.5", 30.0), ("+Inf", 30.0)):
+            self._count("baton_event_loop_lag_seconds_bucket", rise, kind="histogram", le=le)

@@ -64,6 +64,13 @@ def usable(origin: str, values: str, **labels: str) -> Series:
     return series("baton_quality_reference_usable", values, origin=origin, **labels)
 
 
+def loop_lag(late: float, for_samples: int = HOUR, replica: str = "i") -> tuple[Series, ...]:
+    """An event loop of which so many of 100 moments are half a second late. There are 30 moments in a sample."""
+    buckets = {"0.005": 0.3 * (100 - late), "0.25": 0.3 * (100 - late), "0.5": 30.0, "+Inf": 30.0}
+    name, labels = "baton_event_loop_lag_seconds_bucket", {"deployment": "ingress", "replica": replica}
+    return tuple(series(name, f"0+{number:g}x{for_samples}", le=le, **labels) for le, number in buckets.items())
+
+
 def gappy(value: float) -> str:
     """A gauge for half an hour of which every seventh sample is missing, before an alert of two minutes has fired."""
     return " ".join([f"{value}x5 stale"] * 17)

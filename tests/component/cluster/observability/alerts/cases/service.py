@@ -6,6 +6,7 @@ from tests.component.cluster.observability.alerts.cases.notation import (
     Case,
     differs,
     gappy,
+    loop_lag,
     score,
     series,
     usable,
@@ -46,6 +47,19 @@ CASES = {
             "a replica does not answer once",
             (series("baton_scrape_missing", "0x4 1x4 0x60", deployment="PrefillWorker"),),
             {2: NONE, 8: NONE},
+        ),
+    ],
+    "BatonEventLoopLag": [
+        Case(
+            "one of two replicas is late in every tenth moment",
+            (*loop_lag(10), *loop_lag(0, replica="j")),
+            {4: NONE, 7: {"BatonEventLoopLag"}, 30: {"BatonEventLoopLag"}},
+        ),
+        Case("late in one moment of 200", loop_lag(0.5), {10: NONE, 30: NONE}),
+        Case(
+            "the replica is gone",
+            loop_lag(10, for_samples=40),
+            {9: {"BatonEventLoopLag"}, 16: NONE},
         ),
     ],
     "BatonCertificateEnds": [

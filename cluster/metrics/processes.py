@@ -1,12 +1,20 @@
-"""Metrics of connections between the processes of the cluster."""
+"""Metrics of processes: their event loops, and the connections between them."""
 
 from collections.abc import Iterator
 
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from cluster.metrics.buckets import LATENCY_BUCKETS_S
 from cluster.network.certificates import own_certificates
 from cluster.network.strangers import STRANGERS
+
+LOOP_LAG = Histogram(
+    "baton_event_loop_lag_seconds",
+    "Seconds for which what comes to this process waits until its event loop takes it: how late a task is woken that "
+    "sleeps for half a second. Further half seconds that pass while the loop is blocked count, too.",
+    buckets=(0.001, 0.002, *LATENCY_BUCKETS_S),
+)
 
 
 class _StrangersCollector:
