@@ -13,6 +13,7 @@ from api.state.postgres import database as module
 from api.state.postgres.database import EVERY_TENANT, Database, fetch_one
 from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
+from tests.component.emptied import emptied
 
 AWAY = "postgresql://baton@127.0.0.1:9/baton"
 """Nothing listens there."""
@@ -36,6 +37,7 @@ def slow_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_start_on_a_slow_machine_warns_of_nothing(
     postgres: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    emptied(postgres)  # another test may have written it with another master key
     state = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path)), serves=True)
     try:
         await state.look()
