@@ -5,8 +5,9 @@ import gc
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 from ray.serve.handle import DeploymentHandle
@@ -127,12 +128,12 @@ class Ingress:
         http_app = build_http_app(
             frontend, cluster, receipts, self._state, self._context, config.ingress, access, charging
         )
+        self._services: IngressServices = http_app.state.services
+        start_admin_port = self._admin_port(config)
+        _settle_memory()
         if config.identity.required:
             await self._state.reached(ACCOUNTS_WITHIN_S)
-        gc.collect()
-        gc.freeze()  # the objects of now live as long as the process: the garbage collector need not walk them
-        self._services: IngressServices = http_app.state.services
-        self._admin_listener = await self._admin_port(config)
+        self._admin_listener = await start_admin_port()
         self._loop_watch = asyncio.create_task(watch_event_loop())
         self._prober.start()
         self._listener = await HttpListener.start(http_app, Gatekeeper(config.ingress), own_service())
@@ -191,15 +192,18 @@ class Ingress:
             references,
         )
 
-    async def _admin_port(self, config: AppConfig) -> HttpListener:
-        """Raises ValueError for an admin key that is not valid, OSError if its file or the address cannot be used."""
+    def _admin_port(self, config: AppConfig) -> Callable[[], Awaitable[HttpListener]]:
+        """Builds the application of the admin port. The function that is returned starts to listen, and raises OSError
+        if the address cannot be used. Raises ValueError for an admin key that is not valid, OSError if its file cannot
+        be used.
+        """
         key = established_admin_key(REPO_ROOT / config.state.data_dir) if config.admin.key_required else None
         page = PageFiles(needs_key=config.admin.key_required)
         access = AdminAccess(key, page.paths)
         documents = LiveDocuments(self._services.cluster, self._receipts, own_worker_id(), config.model_name)
         app = build_admin_app(self._services, config.admin, access, page, documents, settings_of(config), self._prober)
         gatekeeper = Gatekeeper(config.admin.as_listener(config.ingress))
-        return await HttpListener.start(app, gatekeeper, own_service(), "admin.port")
+        return partial(HttpListener.start, app, gatekeeper, own_service(), "admin.port")
 
     def _start_session(self, request: GenerateRequest, terms: Terms, observer: RequestObserver | None) -> Session:
         return Session(
@@ -216,6 +220,14 @@ def _exporter(config: AppConfig) -> TraceExporter | None:
     if config.tracing.endpoint is None:
         return None
     return TraceExporter(config.tracing, config.slo, config.model_name, own_worker_id())
+
+
+def _settle_memory() -> None:
+    """Keep the garbage collector from walking the objects of now, which live as long as the process. This blocks the
+    event loop, on a busy machine for seconds: a replica does it before the first connections are made and used.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _probes_in(file: str | None) -> ProbeSet | None:

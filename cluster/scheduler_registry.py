@@ -19,6 +19,7 @@ from cluster.messages.ids import Address
 from cluster.unreadable import UNREADABLE
 
 _NEWEST = "newest"
+_CLAIM = "epoch-"
 
 
 class SchedulerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +44,10 @@ class KeyValueStore(Protocol):
 
     def remove(self, key: str) -> None: ...
 
+    def keys(self, prefix: str) -> list[str]:
+        """The keys that begin with this."""
+        ...
+
 
 class SchedulerRegistry:
     def __init__(self, store: KeyValueStore) -> None:
@@ -55,6 +60,13 @@ class SchedulerRegistry:
             return msgspec.msgpack.decode(kept, type=SchedulerRecord) if kept is not None else None
         except UNREADABLE:
             return None
+
+    def highest_epoch(self) -> int:
+        """The highest epoch that a Scheduler has claimed, which may not be registered yet. 0 if there is none."""
+        newest = self.newest()
+        claimed = (key.removeprefix(_CLAIM) for key in self._store.keys(_CLAIM))
+        epochs = [int(epoch) for epoch in claimed if epoch.isdecimal()]
+        return max([*epochs, newest.epoch if newest is not None else 0])
 
     def claim(self, address: Address, node: str) -> SchedulerRecord:
         """Register a Scheduler process under a new epoch, the highest so far."""
@@ -75,4 +87,4 @@ class SchedulerRegistry:
 
 def _claim_of(epoch: int) -> str:
     """The key that makes an epoch belong to one process."""
-    return f"epoch-{epoch}"
+    return f"{_CLAIM}{epoch}"

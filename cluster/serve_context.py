@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray import get_runtime_context, serve
 from ray.exceptions import RayError
-from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list, _internal_kv_put
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
@@ -85,12 +85,12 @@ def registry_of(application: str, cell: CellName | None) -> SchedulerRegistry:
     return SchedulerRegistry(_RayStore(_SCHEDULERS_NAMESPACE + name.encode()))
 
 
-def worker_drains(cell: CellName | None = None) -> WorkerDrains:
-    """Which workers of a cell of this application drain, in Ray's key-value store. `cell` is None if the application
-    has only one.
+def worker_drains(epoch: int, cell: CellName | None = None) -> WorkerDrains:
+    """Which workers of a cell of this application drain, in Ray's key-value store, for the Scheduler of this epoch.
+    `cell` is None if the application has only one.
     """
     name = application() if cell is None else f"{application()}/{cell}"
-    return WorkerDrains(_RayStore(_DRAINS_NAMESPACE + name.encode()))
+    return WorkerDrains(_RayStore(_DRAINS_NAMESPACE + name.encode()), epoch)
 
 
 def cell_states(of_application: str | None = None) -> CellStates:
@@ -205,6 +205,9 @@ class _RayStore:
 
     def remove(self, key: str) -> None:
         _internal_kv_del(key, namespace=self._namespace)
+
+    def keys(self, prefix: str) -> list[str]:
+        return [key.decode() for key in _internal_kv_list(prefix, namespace=self._namespace)]
 
 
 def own_worker_id() -> WorkerId:

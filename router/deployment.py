@@ -69,7 +69,7 @@ class Scheduler:
         record = registry.claim(self._listener.address, own_node())
         if self._log is not None:
             self._log.epoch = record.epoch
-        self._drains = DrainKeeper(state, worker_drains(cell), registry, record.epoch)
+        self._drains = DrainKeeper(state, worker_drains(record.epoch, cell), registry)
         self._state.status.begin(record.epoch, asyncio.get_running_loop().time())
         self._closing: asyncio.Task[None] | None = None
         self._epoch_watch = EpochWatch(registry, record, self._stop)

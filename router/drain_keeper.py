@@ -2,8 +2,8 @@
 
 A change is stored before it counts. So whoever gets an answer knows that a successor of this Scheduler keeps the drain:
 a successor claims its epoch before it reads the store, and a Scheduler looks for a higher epoch after it has written.
-A Scheduler that is replaced between its two looks may overwrite a change of its successor in the store, if that makes
-one within the time of a write.
+A Scheduler that finds one refuses the change, which its successor may have read or not. What it has written overwrites
+nothing of its successor (cluster/worker_drains.py).
 """
 
 import asyncio
@@ -27,21 +27,20 @@ longer keeps an operator waiting, and places on draining workers for longer.
 
 
 class DrainKeeper:
-    def __init__(self, state: State, store: WorkerDrains, registry: SchedulerRegistry, epoch: int) -> None:
-        """Blocks until the store has told which workers drain. A store that fails is read again. `epoch`: this
-        Scheduler's.
+    def __init__(self, state: State, store: WorkerDrains, registry: SchedulerRegistry) -> None:
+        """Blocks until the store has told which workers drain. A store that fails is read again. `store`: with the
+        epoch of this Scheduler.
         """
         self._state = state
         self._store = store
         self._registry = registry
-        self._epoch = epoch
         self._changing = asyncio.Lock()
         """Held during a change: two at once would forget one of them."""
         self._has_read = False
         """Whether the store has told which workers drain. Until then a change would overwrite what it has."""
         self._reading: asyncio.Task[None] | None = None
         try:
-            self._take(store.read())
+            self._take(store.take_over())
         except Exception as error:  # whatever the store raises, the Scheduler must start
             logger.error("it cannot be read yet which workers drain, so all get requests: %r", error)
             self._reading = asyncio.create_task(self._read_later())
@@ -87,8 +86,7 @@ class DrainKeeper:
         self._require_newest()
 
     def _require_newest(self) -> None:
-        newest = self._registry.newest()
-        if newest is not None and newest.epoch > self._epoch:
+        if self._registry.highest_epoch() > self._store.epoch:
             raise StateUnavailable("a newer Scheduler has taken over, and must be asked again", RETRY_AFTER_S)
 
     async def _read_later(self) -> None:
@@ -103,7 +101,7 @@ class DrainKeeper:
         if self._has_read:
             return
         try:
-            kept = await asyncio.to_thread(self._store.read)
+            kept = await asyncio.to_thread(self._store.take_over)
         except Exception as error:  # whatever the store raises: a change would overwrite what it has
             raise StateUnavailable(f"Ray does not tell which workers drain: {error}", RETRY_AFTER_S) from error
         self._take(kept)

@@ -211,6 +211,9 @@ class ChatState:
             for database in self._databases():
                 await database.open()
         if self._stores is None:
+            await self._database.probe()  # a server that is away is told from one that is slow
+            for database in self._databases():
+                await database.connected()
             await self._database.migrate()
             await self._check_master_key(self._database)
             ledger = LedgerStore(self._recording or self._writing, publishes=self._publishes_usage)

@@ -9,7 +9,7 @@ vLLM may keep one block twice in its own memory, because two requests computed i
 the block is stored and twice that it is removed.
 """
 
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
@@ -31,14 +31,17 @@ MAX_UNSENT_BLOCKS = 65_536
 memory of the worker; fewer sends snapshots to a Scheduler that was away for a moment.
 """
 
+BlockHash = Annotated[int, msgspec.Meta(ge=0)] | Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES)]
+"""What a key of KEY_BYTES can be made of (`_key`). A message with another key would be refused by the Scheduler."""
+
 
 class BlockStored(msgspec.Struct, frozen=True, tag="BlockStored", gc=False):
-    block_hashes: list[int | bytes]
+    block_hashes: list[BlockHash]
     medium: str | None = None
 
 
 class BlockRemoved(msgspec.Struct, frozen=True, tag="BlockRemoved", gc=False):
-    block_hashes: list[int | bytes]
+    block_hashes: list[BlockHash]
     medium: str | None = None
 
 

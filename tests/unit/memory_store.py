@@ -28,6 +28,10 @@ class MemoryStore:
         self._require()
         self.values.pop(key, None)
 
+    def keys(self, prefix: str) -> list[str]:
+        self._require()
+        return [key for key in self.values if key.startswith(prefix)]
+
     def _require(self) -> None:
         if self.is_away:
             raise ConnectionError("the store is away")

@@ -32,6 +32,11 @@ CONNECTION_TIMEOUT_S = 2.0
 """How long a request waits for a connection before it is refused, in seconds. Shorter refuses more requests of a busy
 replica; longer keeps clients waiting that will be refused anyway.
 """
+FIRST_CONNECTION_TIMEOUT_S = 10.0
+"""How long the start of a replica waits for the first connection of a pool, in seconds. No client waits for it, and a
+machine on which engines start is slow. Shorter warns of a server that is only slow; longer finds out later that a
+server takes no more connections.
+"""
 PROBE_TIMEOUT_S = 5.0
 """How long the probe waits for PostgreSQL, in seconds. Shorter takes a slow server for a lost one; longer finds a loss
 later.
@@ -129,6 +134,15 @@ class Database:
     async def open(self) -> None:
         """Start the pool. Connections are made in the background; this waits for none of them."""
         await self._pool.open()
+
+    async def connected(self) -> None:
+        """Returns once the pool has a connection, for the first transactions after the start. Raises StateUnavailable
+        if it gets none in FIRST_CONNECTION_TIMEOUT_S.
+        """
+        try:
+            await self._pool.putconn(await self._pool.getconn(FIRST_CONNECTION_TIMEOUT_S))
+        except PoolTimeout as error:
+            raise _away(error) from error
 
     async def close(self) -> None:
         await self._pool.close()

@@ -28,6 +28,7 @@ _STYLE = (
     "ul{list-style:none;margin:4px 0 0;padding:0;display:flex;flex-wrap:wrap;gap:2px 14px;font-size:12px}"
     "li i{display:inline-block;width:14px;height:3px;margin-right:5px;vertical-align:middle}"
     "li i.bad{height:0;border-top:2px dashed #dc2626}data{font-weight:600}"
+    "@media (prefers-color-scheme:dark){li i.bad{border-color:#f87171}}"
 )
 
 

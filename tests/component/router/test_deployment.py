@@ -33,8 +33,8 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> SchedulerRegistry:
     """What Ray would keep. The rest of the process stays as it is."""
     registry = SchedulerRegistry(MemoryStore())
     monkeypatch.setattr(deployment, "scheduler_registry", lambda cell: registry)
-    drains = WorkerDrains(MemoryStore())
-    monkeypatch.setattr(deployment, "worker_drains", lambda cell: drains)
+    drains = MemoryStore()
+    monkeypatch.setattr(deployment, "worker_drains", lambda epoch, cell: WorkerDrains(drains, epoch))
     monkeypatch.setattr(deployment, "own_interface_of", lambda host: Interface(present(host), None))
     monkeypatch.setattr(deployment, "own_node", lambda: "n0")
     monkeypatch.setattr(deployment, "own_worker_id", lambda: WorkerId("s0"))

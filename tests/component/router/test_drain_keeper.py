@@ -1,6 +1,8 @@
 """Drains of workers, as an operator asks for them, and over the end of the Scheduler process."""
 
 import asyncio
+import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -29,7 +31,12 @@ def a_state() -> RouterState:
 def keeper_of(state: RouterState, store: MemoryStore) -> DrainKeeper:
     """Of the newest Scheduler."""
     registry = SchedulerRegistry(store)
-    return DrainKeeper(state, WorkerDrains(store), registry, registry.claim(an_address("s"), "n0").epoch)
+    return DrainKeeper(state, WorkerDrains(store, registry.claim(an_address("s"), "n0").epoch), registry)
+
+
+def stored(store: MemoryStore) -> list[WorkerId]:
+    """What the next Scheduler finds."""
+    return WorkerDrains(store, sys.maxsize).take_over()
 
 
 def drain(worker: WorkerId, *, force: bool = False) -> DrainAsk:
@@ -54,10 +61,10 @@ async def test_worker_that_does_not_report_cannot_be_drained_and_a_drain_of_one_
     keeper = keeper_of(a_state(), store)
     with pytest.raises(NotFound, match="d7"):
         await keeper.change(drain(WorkerId("d7")))
-    WorkerDrains(store).write([WorkerId("d7")])
-    state = a_state()
+    store, state = MemoryStore(), a_state()
+    WorkerDrains(store, 1).write([WorkerId("d7")])
     await keeper_of(state, store).change(DrainAsk(worker=WorkerId("d7"), drains=False))
-    assert WorkerDrains(store).read() == []
+    assert stored(store) == []
 
 
 async def test_last_worker_of_a_pool_is_drained_by_force_alone() -> None:
@@ -82,7 +89,7 @@ async def test_changes_at_the_same_time_forget_none() -> None:
     state.handle(a_report("d2"), asyncio.get_running_loop().time())
     keeper = keeper_of(state, store)
     await asyncio.gather(keeper.change(drain(D0)), keeper.change(drain(D1)))
-    assert set(WorkerDrains(store).read()) == {D0, D1}
+    assert set(stored(store)) == {D0, D1}
 
 
 async def test_drain_that_cannot_be_stored_has_no_effect() -> None:
@@ -98,7 +105,7 @@ async def test_drain_that_cannot_be_stored_has_no_effect() -> None:
 @pytest.mark.parametrize("kept", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x80", b"\x91\xa2\xff\xfe"])
 async def test_store_with_anything_else_has_no_drains(kept: bytes) -> None:
     store = MemoryStore()
-    store.values["draining"] = kept
+    store.values["draining-1"] = kept
     state = a_state()
     keeper_of(state, store)
     assert state.workers.drains.workers == frozenset()
@@ -109,16 +116,15 @@ async def test_scheduler_starts_while_the_store_is_away(
 ) -> None:
     """It changes nothing until the store has told which workers drain: a change would overwrite them."""
     store, state = MemoryStore(), a_state()
-    WorkerDrains(store).write([D0])
-    registry = SchedulerRegistry(MemoryStore())
+    WorkerDrains(store, 1).write([D0])
     store.is_away = True
-    keeper = DrainKeeper(state, WorkerDrains(store), registry, 1)
+    keeper = DrainKeeper(state, WorkerDrains(store, 2), SchedulerRegistry(MemoryStore()))
     assert "which workers drain" in caplog.text
     with pytest.raises(StateUnavailable, match="which workers drain"):
         await keeper.change(drain(WorkerId("p0"), force=True))
     store.is_away = False
     await keeper.change(drain(WorkerId("p0"), force=True))
-    assert WorkerDrains(store).read() == [D0, "p0"]
+    assert stored(store) == [D0, "p0"]
     assert state.workers.drains.workers == {D0, "p0"}
     keeper.close()
 
@@ -126,9 +132,9 @@ async def test_scheduler_starts_while_the_store_is_away(
 async def test_store_that_was_away_at_the_start_is_read_again_without_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain_keeper, "RETRY_AFTER_S", 0.01)
     store, state = MemoryStore(), a_state()
-    WorkerDrains(store).write([D0])
+    WorkerDrains(store, 1).write([D0])
     store.is_away = True
-    DrainKeeper(state, WorkerDrains(store), SchedulerRegistry(MemoryStore()), 1)
+    DrainKeeper(state, WorkerDrains(store, 2), SchedulerRegistry(MemoryStore()))
     await asyncio.sleep(0.03)
     assert state.workers.drains.workers == frozenset()
     store.is_away = False
@@ -157,6 +163,53 @@ async def test_scheduler_that_was_replaced_takes_no_change(*, is_late: bool) -> 
         await keeper.change(drain(D0))
     assert successor
     assert state.workers.drains.workers == frozenset()
+
+
+class SteppedStore(MemoryStore):
+    """Does something else before a step. `before`: what, and before which step, counted from 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: tuple[int, Callable[[], object]] | None = None
+
+    def _require(self) -> None:
+        super()._require()
+        if self.before is not None:
+            number, something = self.before
+            self.before = (number - 1, something) if number else None
+            if not number:
+                something()
+
+
+WRITE, STEPS_OF_A_CHANGE = 2, 5
+"""A look at the registry takes two steps, before the write and after it."""
+
+
+@pytest.mark.parametrize("step", range(STEPS_OF_A_CHANGE + 1))
+async def test_replaced_scheduler_overwrites_nothing_of_its_successor(step: int) -> None:
+    """The successor starts, and makes a change, between two steps of the change of the other one."""
+    store, state, of_successor = SteppedStore(), a_state(), a_state()
+    for one in (state, of_successor):
+        one.handle(a_report("d2"), asyncio.get_running_loop().time())
+    keeper, loop = keeper_of(state, store), asyncio.get_running_loop()
+
+    def replace() -> None:
+        successor = keeper_of(of_successor, store)
+        asyncio.run_coroutine_threadsafe(successor.change(drain(D1)), loop).result(10.0)
+
+    store.before = step, replace
+    try:
+        await keeper.change(drain(D0))
+        told = {D0}
+    except StateUnavailable:
+        told = set()
+    assert state.workers.drains.workers == told
+    if store.before is not None:  # the change had ended
+        store.before = None
+        await asyncio.to_thread(replace)
+    # The successor may have read a change that is refused because its Scheduler was replaced just after the write
+    assert of_successor.workers.drains.workers == set(stored(store)) == ({D0, D1} if step > WRITE else {D1})
+    assert bool(told) == (step == STEPS_OF_A_CHANGE)
 
 
 async def test_worker_in_quarantine_does_not_count_as_another_one_unless_all_are() -> None:

@@ -42,6 +42,9 @@ class FolderStore:
     def remove(self, key: str) -> None:
         (self._folder / key).unlink(missing_ok=True)
 
+    def keys(self, prefix: str) -> list[str]:
+        return [file.name for file in self._folder.glob(f"{prefix}*")]
+
 
 async def serve(folder: Path) -> None:
     replaced = asyncio.Event()

@@ -135,6 +135,7 @@ def test_engine_of_another_application_learns_nothing(
         [b"", b""],
         [b"", b"\xc1"],
         [b"", b"\x91" * 500],
+        [b"", b"\x93\xa2\xff\xfe\x00\x00"],
         [b"", msgspec.msgpack.encode(("get_meta_msg", 0, 0))],
         [b"", msgspec.msgpack.encode((b"other", 0, 0))],
         [b"", msgspec.msgpack.encode((GET_META_MSG, 7, 7))],

@@ -53,3 +53,16 @@ def test_claims_leave_nothing_behind() -> None:
     for _ in range(10):
         registry.claim(an_address(), "n0")
     assert len(store.values) == 2
+
+
+def test_highest_epoch_is_known_before_its_claim_is_registered() -> None:
+    """Two Schedulers claim at once, and the one with the lower epoch is registered last."""
+    store = MemoryStore()
+    registry = SchedulerRegistry(store)
+    assert registry.highest_epoch() == 0
+    low, high = registry.claim(an_address(), "n0"), registry.claim(an_address(), "n1")
+    registry.register(low)
+    assert registry.newest() == low
+    assert registry.highest_epoch() == high.epoch
+    store.values = {"newest": store.values["newest"], "epoch-x": b""}
+    assert registry.highest_epoch() == low.epoch

@@ -33,7 +33,7 @@ class Client(SchedulerClient):
             self.state.handle(a_report(worker), asyncio.get_running_loop().time())
         self.store = MemoryStore()
         self.store.is_away = not has_store
-        self._drains = DrainKeeper(self.state, WorkerDrains(self.store), SchedulerRegistry(MemoryStore()), 1)
+        self._drains = DrainKeeper(self.state, WorkerDrains(self.store, 1), SchedulerRegistry(MemoryStore()))
 
     async def view(self) -> ClusterView:
         self._require()

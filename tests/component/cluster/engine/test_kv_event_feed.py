@@ -5,7 +5,10 @@ import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from vllm.distributed.kv_events import (
     AllBlocksCleared,
     BlockRemoved,
@@ -188,7 +191,7 @@ async def test_gap_that_the_engine_no_longer_has_is_said(
 ) -> None:
     engine = start(buffer_steps=2)
     await until(lambda: not engine.folder.exists())
-    lose(engine, monkeypatch, 1)
+    lose(engine, monkeypatch, 1, 2, 3, 4)  # a replay is asked for when the engine has published all
     for number in range(6):
         engine.publish(stored(number))
     await until(lambda: engine.feed.mirror.is_exact is False)
@@ -240,6 +243,89 @@ async def test_batch_that_cannot_be_read_makes_the_worker_unsure(start: Callable
     engine.publish(stored(2))
     await until(lambda: engine.holds(1, 2) == Hit(2, 2))
     assert not engine.index.is_exact(WORKER)
+
+
+class SaidBatches:
+    """An engine that has said these batches, from number 0 on."""
+
+    def __init__(self, *batches: bytes) -> None:
+        self._left = list(enumerate(batches))
+
+    def event(self) -> tuple[int, bytes] | None:
+        return self._left.pop(0) if self._left else None
+
+    def replayed(self) -> None:
+        return None
+
+    def connect(self) -> None: ...
+
+    def ask_for_replay(self, first: int) -> None: ...
+
+    def remove_names(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+async def unsent(messages: list[KvEvents]) -> None:
+    raise AssertionError(messages)
+
+
+def a_batch(*events: object) -> bytes:
+    return msgspec.msgpack.encode([0.0, events])
+
+
+def an_event(kind: str = "BlockStored", **fields: object) -> dict[str, object]:
+    return {"type": kind, "block_hashes": [2]} | fields
+
+
+GOOD = a_batch(an_event(block_hashes=[1]))
+BAD_UTF_8 = "\ud800".encode(errors="surrogatepass")
+"""Three bytes that are no UTF-8."""
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        b"",
+        b"\xc1",
+        b"\x91" * 100_000,
+        GOOD[:-1],
+        a_batch(an_event(medium="GPU")).replace(b"GPU", BAD_UTF_8),
+        a_batch(an_event("ABC")).replace(b"ABC", BAD_UTF_8),
+        a_batch(an_event(block_hashes=[-1])),
+        a_batch(an_event(block_hashes=[b"short"])),
+        a_batch(an_event(block_hashes=["a"])),
+        a_batch("no event"),
+    ],
+    ids=lambda batch: f"{batch[:8]!r}, {len(batch)} bytes",
+)
+async def test_unreadable_batch_is_logged_and_those_after_it_are_read(
+    caplog: pytest.LogCaptureFixture, batch: bytes
+) -> None:
+    feed = KvEventFeed(WORKER, SaidBatches(batch, GOOD), unsent)
+    feed.read()
+    assert not feed.mirror.is_exact
+    assert feed.mirror.blocks(KvTier.GPU) == set(keys(1))
+    assert caplog.text.count("KV events of worker d0 cannot be read") == 1
+
+
+EVENTS = st.fixed_dictionaries(
+    {
+        "type": st.sampled_from(["BlockStored", "BlockRemoved", "AllBlocksCleared", "Other"]),
+        "block_hashes": st.lists(st.integers(-(2**63), 2**64 - 1) | st.binary(max_size=40) | st.text(max_size=2)),
+    },
+    optional={"medium": st.sampled_from(["GPU", "CPU", "STORAGE", "else", None, 1])},
+)
+
+
+@given(st.lists(st.binary(max_size=40) | st.lists(EVENTS, max_size=4).map(lambda events: a_batch(*events)), max_size=4))
+async def test_no_batch_ends_the_feed_and_its_messages_can_be_taken_by_the_scheduler(batches: list[bytes]) -> None:
+    feed, index = KvEventFeed(WORKER, SaidBatches(*batches, GOOD), unsent), PrefixIndex()
+    feed.read()
+    for message in feed.mirror.take():
+        index.handle(msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=KvEvents), 0.0)
+    assert WORKER in index.longest(keys(1), 0.0)
+    assert index.is_exact(WORKER) is feed.mirror.is_exact
 
 
 async def test_sockets_are_private_and_leave_no_names(start: Callable[..., Engine]) -> None:

@@ -1,5 +1,6 @@
 """The panels as a page, from lines that are given."""
 
+import re
 from typing import Any
 
 from cluster.observability.panels.panel import Curve, Panel, Subject, Unit
@@ -90,3 +91,10 @@ def test_page_loads_nothing_and_is_dark_where_the_browser_is() -> None:
     assert "http" not in page.replace("http://p:9090", "").replace("http://www.w3.org/2000/svg", "").replace(
         "http-", ""
     )
+
+
+def test_limit_has_one_colour_in_the_chart_and_in_the_legend_also_in_the_dark() -> None:
+    head = dashboard_page("http://p:9090", WINDOW, [], ()).partition("</head>")[0]
+    of_chart = re.findall(r"\.limit\{stroke:(#\w+)", head)
+    of_legend = re.findall(r"li i\.bad\{[^}]*(#\w+)", head)
+    assert of_chart == of_legend and len(set(of_chart)) == 2
