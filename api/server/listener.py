@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from api.server.port import BACKLOG, listening_socket
 from api.server.protocol import Gatekeeper, GuardedProtocol
+from api.server.socket_protocol import GuardedSocket
 from api.wire.response_headers import SERVICE
 from cluster.network.open_files import allow_open_files
 
@@ -60,7 +61,11 @@ class HttpListener:
             uvicorn.Config(
                 app,
                 http=partial(GuardedProtocol, gatekeeper),  # type: ignore[arg-type]
-                ws="none",
+                ws=partial(GuardedSocket, gatekeeper),  # type: ignore[arg-type]
+                ws_max_size=config.max_body_bytes,
+                ws_ping_interval=config.websockets.ping_interval_s,
+                ws_ping_timeout=config.websockets.ping_interval_s,
+                ws_per_message_deflate=False,  # a short message could expand to a very long one
                 lifespan="off",
                 log_config=None,
                 access_log=False,
