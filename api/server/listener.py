@@ -131,7 +131,9 @@ def _accepted(listening: socket.socket) -> list[socket.socket]:
 
 async def _sweep(gatekeeper: Gatekeeper) -> None:
     config, loop = gatekeeper.config, asyncio.get_running_loop()
-    shortest_s = min(config.header_timeout_s, config.idle_timeout_s, config.unread_timeout_s)
+    sockets = config.websockets
+    of_requests_s = min(config.header_timeout_s, config.idle_timeout_s, config.unread_timeout_s)
+    shortest_s = min(of_requests_s, config.body_grace_s, sockets.idle_timeout_s, sockets.lifetime_s)
     interval_s = min(MAX_SWEEP_S, shortest_s / SWEEPS)
     while True:
         await asyncio.sleep(interval_s)

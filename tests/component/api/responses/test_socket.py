@@ -89,15 +89,6 @@ async def test_failed_turn_lets_its_connection_forget_what_it_followed(client: A
         assert (await answered(connection, input="two", **follow))[-1].error.code == "previous_response_not_found"
 
 
-async def test_compacted_conversation_begins_a_new_chain(client: AsyncOpenAI, model: Model) -> None:
-    async with client.responses.connect() as connection:
-        first = (await answered(connection, input="one"))[-1].response
-        compacted = await client.responses.compact(model="m", previous_response_id=first.id)
-        window = [item.model_dump(exclude_none=True) for item in compacted.output]
-        last = (await answered(connection, input=[*window, {"role": "user", "content": "two"}], store=False))[-1]
-        assert last.response.status == "completed" and last.response.previous_response_id is None
-
-
 async def test_responses_of_others_are_not_continued(clients: ClientOf) -> None:
     async with clients("sk-alice").responses.connect() as connection:
         mine = (await answered(connection, input="one"))[-1].response
