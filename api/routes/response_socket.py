@@ -20,6 +20,7 @@ from api.responses.chain_memory import ChainMemory
 from api.responses.running_turns import input_of
 from api.responses.socket_loop import SocketLoop
 from api.routes.call_headers import call_of, check_constraints_of, require_what_it_takes
+from api.routes.counted_requests import counting
 from api.routes.services import services_of
 from api.server.json_body import checked, json_of, object_with
 from api.state.postgres.stores.items import new_id
@@ -144,8 +145,9 @@ class _Answers:
 async def _prepared(request: HTTPConnection, wanted: ResponseRequest) -> AsyncGenerator[bytes, None]:
     """The events of a response without output, which the next one may follow."""
     call, tenant = call_of(request, wanted.body), tenant_in_state(request)
-    if wanted.previous is not None:  # it must exist
-        await services_of(request).chat_state.stores.responses.history(tenant, None, wanted.previous)
+    async with counting(request):
+        if wanted.previous is not None:  # it must exist
+            await services_of(request).chat_state.stores.responses.history(tenant, None, wanted.previous)
     now = int(time.time())
     writer = ResponseWriter(response_of(wanted, new_id("resp"), now, call.terms.slo_class), new_id)
     events: list[Event] = [*writer.begin(), *writer.take(_NOTHING_GENERATED), *writer.end(now)]

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from api.charging.charging import Charging
 from api.http_app import gatekeeper_of
 from api.identity.access import Access
 from api.server.listener import HttpListener
@@ -63,6 +64,7 @@ async def socket_service(
     access: Access = OPEN,
     sockets: dict[str, Any] | None = None,
     state: Any = None,
+    charging: Charging | None = None,
     **config: Any,
 ) -> AsyncIterator[SocketService]:
     """`sockets`: fields of WebSocketConfig. `config`: fields of IngressConfig."""

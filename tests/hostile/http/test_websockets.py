@@ -250,7 +250,7 @@ async def test_client_that_leaves_ends_its_unstored_turn() -> None:
         await ask(connection)
         await connection.recv()
         connection.transport.abort()
-        await asyncio.wait_for(model.ended.wait())
+        await asyncio.wait_for(model.ended.wait(), 10)
 
 
 async def test_socket_without_messages_is_closed() -> None:
