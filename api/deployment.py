@@ -15,7 +15,7 @@ from api.charging.accounting import Accounting
 from api.context.manager import ContextManager
 from api.edge.request_id import RequestIds
 from api.frontend.frontend import Frontend
-from api.http_app import build_admin_app, build_http_app, gatekeeper_of
+from api.http_app import build_admin_app, build_http_app, listening
 from api.identity.access import Access
 from api.identity.admin.admin_access import AdminAccess
 from api.identity.admin.admin_key import established_admin_key
@@ -134,9 +134,7 @@ class Ingress:
         self._services: IngressServices = http_app.state.services
         self._admin_listener = await self._admin_port(config)
         self._prober.start()
-        self._listener = await HttpListener.start(
-            http_app, gatekeeper_of(self._services, config.ingress), own_service()
-        )
+        self._listener = await listening(http_app, config.ingress, own_service())
 
     async def check_health(self) -> None:
         """Raise RuntimeError if a listener has ended, so that Serve replaces the replica."""

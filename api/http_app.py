@@ -48,6 +48,7 @@ from api.routes.admin import (
 from api.routes.admin.web_page import page_router
 from api.routes.services import IngressServices
 from api.server.cluster_port import ClusterPort
+from api.server.listener import HttpListener
 from api.server.protocol import Gatekeeper
 from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
@@ -97,6 +98,11 @@ def build_http_app(
 def gatekeeper_of(services: IngressServices, config: IngressConfig) -> Gatekeeper:
     """The limits of the listener of the public port."""
     return Gatekeeper(config, [response_socket.PATH], services.body_budget)
+
+
+async def listening(app: FastAPI, config: IngressConfig, service: str) -> HttpListener:
+    """The listener of the public port. Raises OSError if the address cannot be bound."""
+    return await HttpListener.start(app, gatekeeper_of(app.state.services, config), service)
 
 
 def build_admin_app(

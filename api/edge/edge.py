@@ -19,12 +19,12 @@ from api.edge.browser import SECURITY_HEADERS, OriginRule, check_content_type, c
 from api.edge.byte_budget import ByteBudget
 from api.edge.capacity import UNITS, Capacity, Units, full
 from api.edge.error_response import error_response
-from api.edge.exchange import EXCHANGE, Exchange
+from api.edge.exchange import EXCHANGE, Exchange, Headers
 from api.edge.head import Head, check_repeated, head_of
 from api.edge.hosts import HostRule
 from api.edge.request_body import BODY, Bodies, ClientLeft
 from api.edge.request_id import HEADER, HTTP_REQUEST, SCOPE_KEY, TRACE, request_id_of
-from api.edge.socket import FAILED, SOCKET, Socket, Steps, with_headers
+from api.edge.socket import FAILED, SOCKET, Socket, Steps
 from api.identity.access import AccessPort
 from api.wire.query import flag_in
 from api.wire.response_headers import EXPOSED, TRACE_PARENT
@@ -92,7 +92,7 @@ class Edge:
         scope["baton.head"], scope[SCOPE_KEY] = head, request_id
         if scope["type"] == "websocket":
             try:
-                await self._connect(scope, receive, with_headers(send, [*named, *SECURITY_HEADERS]))
+                await self._connect(scope, receive, send, [*named, *SECURITY_HEADERS])
             finally:
                 HTTP_REQUEST.reset(token)
                 TRACE.set(None)
@@ -128,20 +128,24 @@ class Edge:
         if head.origin is not None:
             self._origins.check(head.origin, head.host or b"")
 
-    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Admits and serves a WebSocket. One that is refused is not opened: its client gets an HTTP answer."""
+    async def _connect(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        """Admits and serves a WebSocket. One that is refused is not opened: its client gets an HTTP answer. `headers`:
+        of the answer to the upgrade.
+        """
         is_accepted = False
 
         async def sending(message: Message) -> None:
             nonlocal is_accepted
             is_accepted = is_accepted or message["type"] == "websocket.accept"
+            if message["type"] in ("websocket.accept", "websocket.http.response.start"):
+                message = {**message, "headers": [*message.get("headers", ()), *headers]}
             await send(message)
 
         try:
             self._check_sender(scope, scope["baton.head"])
             scope.setdefault("state", {}).update(await self._access.admit(scope["path"], scope["headers"]))
             steps = Steps(self._bodies, self._capacity, self._access, self._is_traced)
-            socket_ = scope[SOCKET] = Socket(scope, receive, sending, steps)
+            socket_ = scope[SOCKET] = Socket(scope, receive, send, steps)
             await self._app(scope, receive, sending)
         except ServingError as error:
             HTTP_REFUSALS.labels(error.code or "").inc()

@@ -15,10 +15,10 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from starlette.requests import HTTPConnection
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from api.edge.capacity import UNITS, Capacity, Units, full
-from api.edge.exchange import EXCHANGE, Headers
+from api.edge.exchange import EXCHANGE
 from api.edge.head import Head
 from api.edge.request_body import BODY, Bodies, Body, ClientLeft
 from api.edge.request_id import HTTP_REQUEST, MAX_CHARS, SCOPE_KEY, TRACE
@@ -37,7 +37,7 @@ NORMAL, NOT_TEXT, NOT_ALLOWED, FAILED, RESTART, TRY_LATER = 1000, 1003, 1008, 10
 """Codes with which a WebSocket is closed (RFC 6455, section 7.4, and IANA's registry)."""
 
 
-class Ending(StrEnum):
+class SocketEnding(StrEnum):
     """Why the listener ends a WebSocket."""
 
     LEAVING = "the replica ends: connect again"
@@ -47,10 +47,10 @@ class Ending(StrEnum):
 
     @property
     def code(self) -> int:
-        return {Ending.LEAVING: RESTART, Ending.SURPLUS: TRY_LATER}.get(self, NORMAL)
+        return {SocketEnding.LEAVING: RESTART, SocketEnding.SURPLUS: TRY_LATER}.get(self, NORMAL)
 
 
-Arrived = Body | ServingError | Ending | None
+Arrived = Body | ServingError | SocketEnding | None
 """What comes next on a WebSocket: a message, the reason why one cannot be read, an ending, or None if nothing comes any
 more.
 """
@@ -89,7 +89,7 @@ class Socket:
         """What comes next. A message counts as held in memory until its `Body` is released."""
         message = await self._receive()
         if message["type"] == END:
-            return Ending(message["ending"])
+            return SocketEnding(message["ending"])
         if message["type"] != "websocket.receive":
             return None
         text = message.get("text")
@@ -157,14 +157,3 @@ class Socket:
     def _trace(self, name: str) -> TraceContext:
         head: Head = self._scope["baton.head"]
         return context_of(head.trace_parent, head.trace_state, name, secrets.token_hex(8))
-
-
-def with_headers(send: Send, headers: Headers) -> Send:
-    """ASGI's `send` of a WebSocket, with `headers` in the answer to the upgrade."""
-
-    async def sending(message: Message) -> None:
-        if message["type"] in ("websocket.accept", "websocket.http.response.start"):
-            message = {**message, "headers": [*message.get("headers", ()), *headers]}
-        await send(message)
-
-    return sending

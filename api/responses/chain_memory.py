@@ -6,7 +6,7 @@ its client sends the whole input again.
 
 import msgspec
 
-from api.wire.responses.socket_messages import Chain
+from api.wire.responses.socket_messages import ResponseChain
 from cluster.config.ingress import WebSocketConfig
 
 
@@ -41,11 +41,11 @@ class ChainMemory:
         """Bytes of the chain that ends with this response. 0 if it is not remembered."""
         return len(self._encoded) if response is not None and response == self._response else 0
 
-    def chain_of(self, response: str | None) -> Chain | None:
+    def chain_of(self, response: str | None) -> ResponseChain | None:
         """The chain that ends with this response. None if it is not remembered."""
-        return msgspec.json.decode(self._encoded, type=Chain) if self.num_bytes_of(response) else None
+        return msgspec.json.decode(self._encoded, type=ResponseChain) if self.num_bytes_of(response) else None
 
-    def remember(self, chain: Chain) -> None:
+    def remember(self, chain: ResponseChain) -> None:
         """Remember this chain instead of the one so far. A chain that is too large is not remembered."""
         self.clear()
         encoded = msgspec.json.encode(chain)

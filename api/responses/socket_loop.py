@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from api.edge.request_body import Body, ClientLeft
-from api.edge.socket import FAILED, Ending, Socket
+from api.edge.socket import FAILED, Socket, SocketEnding
 from api.wire.responses.socket_messages import error_message
 from cluster.errors import RequestTimedOut, ServingError, TooManyRequests
 from cluster.metrics.requests import WEBSOCKET_MESSAGES, WEBSOCKETS
@@ -37,14 +37,14 @@ class SocketLoop:
         self._answer = answer
         self._waiting: deque[Body] = deque()
         self._working: asyncio.Task[None] | None = None
-        self._ending: Ending | None = None
+        self._ending: SocketEnding | None = None
 
     async def run(self) -> None:
         """Answer all messages, until the connection ends."""
         WEBSOCKETS.inc()
         try:
             while (arrived := await self._socket.next()) is not None:
-                if isinstance(arrived, Ending):
+                if isinstance(arrived, SocketEnding):
                     self._ending = arrived
                     if self._working is None:
                         await self._close(arrived)
@@ -98,8 +98,8 @@ class SocketLoop:
         finally:
             body.release()
 
-    async def _close(self, ending: Ending) -> None:
-        if ending is Ending.LIFETIME:
+    async def _close(self, ending: SocketEnding) -> None:
+        if ending is SocketEnding.LIFETIME:
             error = RequestTimedOut(
                 "the connection is too old: open a new one", None, "websocket_connection_limit_reached"
             )

@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from starlette.requests import HTTPConnection
+from fastapi.requests import HTTPConnection
 
 from api.edge.edge import hold_more
 from api.edge.exchange import EXCHANGE

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from starlette.requests import HTTPConnection
+from fastapi.requests import HTTPConnection
 
 from api.edge.exchange import EXCHANGE
 from api.identity.tenants import principal_of

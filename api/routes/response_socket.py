@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, WebSocket
-from starlette.requests import HTTPConnection
+from fastapi.requests import HTTPConnection
 
 from api.edge.capacity import UNITS
 from api.edge.exchange import EXCHANGE
@@ -28,7 +28,7 @@ from api.wire.responses.events import Event, ResponseWriter
 from api.wire.responses.request import ResponseRequest, request_of, response_of
 from api.wire.responses.socket_messages import (
     KNOWN_IN_MESSAGE,
-    Chain,
+    ResponseChain,
     create_message_of,
     error_message,
     following,
@@ -136,7 +136,7 @@ class _Answers:
             self._memory.clear()
         else:
             items = [*wanted.followed, *wanted.items, *response["output"]]
-            self._memory.remember(Chain(response["id"], wanted.previous, items))
+            self._memory.remember(ResponseChain(response["id"], wanted.previous, items))
 
     def _forget(self, previous: Any) -> None:
         self._memory.forget(previous if isinstance(previous, str) else None)

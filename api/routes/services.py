@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from starlette.requests import HTTPConnection
+from fastapi.requests import HTTPConnection
 
 from api.charging.charging import Charging
 from api.completions.store_writer import CompletionStoreWriter

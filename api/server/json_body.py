@@ -8,7 +8,7 @@ api/wire/limits/.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from starlette.requests import HTTPConnection
+from fastapi.requests import HTTPConnection
 
 from api.edge.request_body import BODY, Body
 from api.frontend.checking_thread import in_checking_thread

@@ -107,7 +107,27 @@ class Deadlines:
         self.unread = self._loop.time() + seconds
 
 
-class GuardedProtocol(HttpToolsProtocol):
+class UpgradingProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, where the paths that have WebSockets are known."""
+
+    _gatekeeper: Gatekeeper
+
+    def handle_websocket_upgrade(self) -> None:
+        """The connection goes on as a GuardedSocket, which takes the place of this one."""
+        self._gatekeeper.connections.remove(cast(Guarded, self))
+        super().handle_websocket_upgrade()
+
+    def _should_upgrade_to_ws(self) -> bool:
+        """Whether the path has WebSockets. Others are refused as requests (check_upgrade in api/edge/browser.py)."""
+        is_free = self.cycle is None or self.cycle.response_complete
+        is_get = self.parser.get_method() == b"GET" and self.parser.get_http_version() == "1.1"
+        return is_free and is_get and self.url.partition(b"?")[0] in self._gatekeeper.socket_paths
+
+    def _opens_socket(self) -> bool:
+        return bool(self.parser.should_upgrade()) and self._should_upgrade()
+
+
+class GuardedProtocol(UpgradingProtocol):
     """The callbacks of asyncio's transport and of the parser, each with uvicorn's part and the limits."""
 
     def __init__(self, gatekeeper: Gatekeeper, **of_uvicorn: Any) -> None:
@@ -192,20 +212,6 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if self.cycle.response_complete:
             self._becomes_idle()
-
-    def handle_websocket_upgrade(self) -> None:
-        """The connection goes on as a GuardedSocket, which takes the place of this one."""
-        self._gatekeeper.connections.remove(self)
-        super().handle_websocket_upgrade()
-
-    def _should_upgrade_to_ws(self) -> bool:
-        """Whether the path has WebSockets. Others are refused as requests (check_upgrade in api/edge/browser.py)."""
-        is_free = self.cycle is None or self.cycle.response_complete
-        is_get = self.parser.get_method() == b"GET" and self.parser.get_http_version() == "1.1"
-        return is_free and is_get and self.url.partition(b"?")[0] in self._gatekeeper.socket_paths
-
-    def _opens_socket(self) -> bool:
-        return bool(self.parser.should_upgrade()) and self._should_upgrade()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

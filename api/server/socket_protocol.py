@@ -8,7 +8,7 @@ code. One whose time is over is not cut off: the application is told (END, api/e
 """
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -18,8 +18,8 @@ from websockets.http11 import Request
 
 from api.edge.byte_budget import Share
 from api.edge.request_id import HEADER, request_id_of
-from api.edge.socket import END, EXTENSION, IDLE, NOT_ALLOWED, TRY_LATER, Ending
-from api.server.protocol import LINGER_S, MAX_LINGERING, Deadlines, Gatekeeper, quiet, whole_answer
+from api.edge.socket import END, EXTENSION, IDLE, NOT_ALLOWED, TRY_LATER, SocketEnding
+from api.server.protocol import LINGER_S, MAX_LINGERING, Deadlines, Gatekeeper, Guarded, quiet, whole_answer
 from cluster.errors import InvalidRequest, Overloaded
 from cluster.metrics.requests import HTTP_REFUSALS
 
@@ -37,35 +37,15 @@ shorter lets clients cost more CPU.
 """
 
 
-class GuardedSocket(WebSocketsSansIOProtocol):
-    """The callbacks of asyncio's transport and of the parser, and ASGI's channels, each with uvicorn's part and the
-    limits.
-    """
+class BoundedSocket(WebSocketsSansIOProtocol):
+    """The handshake, and the limits on what a client sends."""
 
     def __init__(self, gatekeeper: Gatekeeper, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
         self.logger = self.conn.logger = quiet
         self._gatekeeper = gatekeeper
         self._limits = ArrivalLimits(gatekeeper)
-        self._deadlines = Deadlines(self.loop)
-        self._lives_until = self.loop.time() + gatekeeper.config.websockets.lifetime_s
-        self._closed_at: float | None = None
-        """When the connection was first seen to be closing. None before."""
-        self._ending: Ending | None = None
         self._is_cut = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._gatekeeper.connections.add(self, self.client[0] if self.client else "")
-        self._gatekeeper.connections.is_busy(self)
-        if self._gatekeeper.is_leaving:
-            self.shutdown()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._limits.share.release()
-        self._gatekeeper.connections.remove(self)
-        self._gatekeeper.ending.discard(self)
 
     def data_received(self, data: bytes) -> None:
         if self._is_cut:
@@ -111,6 +91,76 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         closed = self.conn.close_sent
         self._linger(closed.code if closed is not None else NOT_ALLOWED)
 
+    def _check_arrivals(self, number: int) -> None:
+        """Count what has arrived of a message that is not complete."""
+        unparsed = len(self.conn.reader.buffer)
+        try:
+            self._limits.count(number, unparsed + sum(map(len, self.frames)), is_partial=bool(unparsed or self.frames))
+        except Overloaded:
+            self._cut(TRY_LATER, "no memory for messages")
+
+    def _count_control_frame(self) -> None:
+        if self._limits.are_too_many_controls():
+            self._cut(NOT_ALLOWED, "too many pings")
+
+    def _cut(self, code: int, reason: str) -> None:
+        if not self._is_cut:
+            self.conn.fail(code, reason)
+            self._linger(code)
+
+    def _linger(self, code: int) -> None:
+        """Send the code, and drop what the client still sends, until it has read the code or LINGER_S are over."""
+        HTTP_REFUSALS.labels(f"websocket_{code}").inc()
+        self._is_cut = self.close_sent = True
+        self.stop_keepalive()
+        self.frames = []
+        self._limits.share.release()
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": ""})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        ending, guarded = self._gatekeeper.ending, cast(Guarded, self)
+        if self.transport.is_closing() or len(ending) >= MAX_LINGERING:
+            self.transport.abort()
+            return
+        self._gatekeeper.connections.remove(guarded)
+        ending.add(guarded)
+        self.transport.resume_reading()
+        self.transport.write_eof()
+        self.close_timer = self.loop.call_later(LINGER_S, self.transport.abort)
+
+    def _refuse_handshake(self, why: str, request_id: str | None) -> None:
+        """Answer as over HTTP, and close."""
+        error = InvalidRequest(f"the WebSocket handshake is not valid: {why}", None, "invalid_websocket_handshake")
+        HTTP_REFUSALS.labels(error.code or "").inc()
+        name = request_id_of(None if request_id is None else request_id.encode("latin-1"))
+        self._is_cut = self.handshake_initiated = self.handshake_complete = self.close_sent = True
+        self.transport.write(whole_answer(error, self.default_headers, name))
+        self.transport.close()
+
+
+class GuardedSocket(BoundedSocket):
+    """The limits on time and connections, and ASGI's channels."""
+
+    def __init__(self, gatekeeper: Gatekeeper, **of_uvicorn: Any) -> None:
+        super().__init__(gatekeeper, **of_uvicorn)
+        self._deadlines = Deadlines(self.loop)
+        self._lives_until = self.loop.time() + gatekeeper.config.websockets.lifetime_s
+        self._closed_at: float | None = None
+        """When the connection was first seen to be closing. None before."""
+        self._ending: SocketEnding | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._gatekeeper.connections.add(self, self.client[0] if self.client else "")
+        self._gatekeeper.connections.is_busy(self)
+        if self._gatekeeper.is_leaving:
+            self.shutdown()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._limits.share.release()
+        self._gatekeeper.connections.remove(self)
+        self._gatekeeper.ending.discard(self)
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._deadlines.expect_read_within(self._gatekeeper.config.unread_timeout_s)
@@ -146,11 +196,11 @@ class GuardedSocket(WebSocketsSansIOProtocol):
 
     def shutdown(self) -> None:
         """The replica ends. The application closes the connection, after the response that runs."""
-        self._end(Ending.LEAVING)
+        self._end(SocketEnding.LEAVING)
 
     def end(self) -> None:
         """There are too many connections."""
-        self._end(Ending.SURPLUS)
+        self._end(SocketEnding.SURPLUS)
         self._gatekeeper.connections.remove(self)
         self._gatekeeper.ending.add(self)
         self._closed_at = self.loop.time()
@@ -168,11 +218,11 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         elif self._limits.are_late(now):
             self._cut(NOT_ALLOWED, "the message came too slowly")
         elif self._lives_until <= now:
-            self._end(Ending.LIFETIME)
+            self._end(SocketEnding.LIFETIME)
         elif idle_until is not None and idle_until <= now:
-            self._end(Ending.UNUSED)
+            self._end(SocketEnding.UNUSED)
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: SocketEnding) -> None:
         if self._ending is None:
             self._ending = ending
             self.queue.put_nowait(_ended(ending))
@@ -180,51 +230,6 @@ class GuardedSocket(WebSocketsSansIOProtocol):
     def _becomes_idle(self) -> None:
         self._gatekeeper.connections.is_idle(self)
         self._deadlines.expect_request_within(self._gatekeeper.config.websockets.idle_timeout_s)
-
-    def _check_arrivals(self, number: int) -> None:
-        """Count what has arrived of a message that is not complete."""
-        unparsed = len(self.conn.reader.buffer)
-        try:
-            self._limits.count(number, unparsed + sum(map(len, self.frames)), is_partial=bool(unparsed or self.frames))
-        except Overloaded:
-            self._cut(TRY_LATER, "no memory for messages")
-
-    def _count_control_frame(self) -> None:
-        if self._limits.are_too_many_controls():
-            self._cut(NOT_ALLOWED, "too many pings")
-
-    def _cut(self, code: int, reason: str) -> None:
-        if not self._is_cut:
-            self.conn.fail(code, reason)
-            self._linger(code)
-
-    def _linger(self, code: int) -> None:
-        """Send the code, and drop what the client still sends, until it has read the code or LINGER_S are over."""
-        HTTP_REFUSALS.labels(f"websocket_{code}").inc()
-        self._is_cut = self.close_sent = True
-        self.stop_keepalive()
-        self.frames = []
-        self._limits.share.release()
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": ""})
-        self.transport.write(b"".join(self.conn.data_to_send()))
-        ending = self._gatekeeper.ending
-        if self.transport.is_closing() or len(ending) >= MAX_LINGERING:
-            self.transport.abort()
-            return
-        self._gatekeeper.connections.remove(self)
-        ending.add(self)
-        self.transport.resume_reading()
-        self.transport.write_eof()
-        self.close_timer = self.loop.call_later(LINGER_S, self.transport.abort)
-
-    def _refuse_handshake(self, why: str, request_id: str | None) -> None:
-        """Answer as over HTTP, and close."""
-        error = InvalidRequest(f"the WebSocket handshake is not valid: {why}", None, "invalid_websocket_handshake")
-        HTTP_REFUSALS.labels(error.code or "").inc()
-        name = request_id_of(None if request_id is None else request_id.encode("latin-1"))
-        self._is_cut = self.handshake_initiated = self.handshake_complete = self.close_sent = True
-        self.transport.write(whole_answer(error, self.default_headers, name))
-        self.transport.close()
 
 
 class ArrivalLimits:
@@ -273,6 +278,6 @@ class ArrivalLimits:
         return self._num_controls > MAX_CONTROL_FRAMES
 
 
-def _ended(ending: Ending) -> Any:
+def _ended(ending: SocketEnding) -> Any:
     """The message of the extension, which uvicorn's type of messages does not have."""
     return {"type": END, "ending": ending.value}

@@ -28,7 +28,7 @@ class CreateMessage(NamedTuple):
     """False for a message that only prepares a response which the next one follows."""
 
 
-class Chain(NamedTuple):
+class ResponseChain(NamedTuple):
     """What a response with `store: false` leaves behind, so that the next response can follow it."""
 
     response: str
@@ -68,7 +68,7 @@ def create_message_of(message: dict[str, Any]) -> CreateMessage:
     return CreateMessage(body, stream_id, generates is not False)
 
 
-def following(request: ResponseRequest, chain: Chain) -> ResponseRequest:
+def following(request: ResponseRequest, chain: ResponseChain) -> ResponseRequest:
     """The request, which follows `chain`. A stored response gets the whole chain as its input: what is stored must not
     follow what is not stored.
     """

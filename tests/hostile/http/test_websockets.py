@@ -114,7 +114,7 @@ async def test_messages_during_a_response_wait_up_to_a_bound() -> None:
             pass
         assert (event["status"], event["error"]["headers"]) == (429, {"retry-after": "1"})
         model.may_go_on.set()
-        ends = []
+        ends: list[dict[str, Any]] = []
         while len(ends) < 18:
             ends += [event for event in await events(connection) if event["type"] in ("response.completed", "error")]
         done = [end["response"]["output"][0]["content"][0]["text"] for end in ends if "response" in end]
@@ -263,7 +263,7 @@ async def test_socket_without_messages_is_closed() -> None:
 async def test_socket_without_pongs_is_closed() -> None:
     async with socket_service(Model(), sockets={"ping_interval_s": 0.2}) as service:
         connection = await service.connection()
-        connection.transport.pause_reading()  # type: ignore[attr-defined]
+        connection.transport.pause_reading()
         await holds(lambda: not service.gatekeeper.connections.open)
 
 

@@ -12,7 +12,8 @@ from tests.component.app_with_postgres import ClientOf
 
 async def answered(connection: AsyncResponsesConnection, **message: Any) -> list[Any]:
     """The events of one response, or one error."""
-    await connection.send({"type": "response.create", "model": "m", **message})
+    asked: Any = {"type": "response.create", "model": "m", **message}
+    await connection.send(asked)
     events: list[Any] = []
     async for event in connection:
         events.append(event)
