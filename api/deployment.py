@@ -16,7 +16,7 @@ from api.charging.accounting import Accounting
 from api.context.manager import ContextManager
 from api.edge.request_id import RequestIds
 from api.frontend.frontend import Frontend
-from api.http_app import build_admin_app, build_http_app
+from api.http_app import build_admin_app, build_http_app, listening
 from api.identity.access import Access
 from api.identity.admin.admin_access import AdminAccess
 from api.identity.admin.admin_key import established_admin_key
@@ -136,7 +136,7 @@ class Ingress:
         self._admin_listener = await start_admin_port()
         self._loop_watch = asyncio.create_task(watch_event_loop())
         self._prober.start()
-        self._listener = await HttpListener.start(http_app, Gatekeeper(config.ingress), own_service())
+        self._listener = await listening(http_app, config.ingress, own_service())
 
     async def check_health(self) -> None:
         """Raise RuntimeError if a listener has ended, so that Serve replaces the replica."""

@@ -8,12 +8,14 @@ from starlette.exceptions import HTTPException
 from api.charging.charging import Charging
 from api.completions.store_writer import CompletionStoreWriter
 from api.context.manager import ContextManager
+from api.edge.byte_budget import ByteBudget
 from api.edge.capacity import Capacity, Standstill
 from api.edge.edge import Edge
 from api.edge.error_response import error_response
 from api.frontend.frontend import Frontend
 from api.identity.access import Access, AccessPort
 from api.quality.prober import QualityProber
+from api.responses.chain_memory import ChainSpace
 from api.responses.running_turns import RunningTurns
 from api.responses.titles import Titles
 from api.responses.turn_generation import TurnServices
@@ -24,6 +26,7 @@ from api.routes import (
     feedback,
     health,
     models,
+    response_socket,
     responses,
     safety,
     stored_completions,
@@ -45,6 +48,8 @@ from api.routes.admin import (
 from api.routes.admin.web_page import page_router
 from api.routes.services import IngressServices
 from api.server.cluster_port import ClusterPort
+from api.server.listener import HttpListener
+from api.server.protocol import Gatekeeper
 from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
 from api.web.live import LiveDocuments
@@ -82,10 +87,22 @@ def build_http_app(
         turns=RunningTurns(TurnServices(frontend, context_manager, titles), state, background),
         capacity=capacity,
         standstill=Standstill(capacity),
+        body_budget=ByteBudget(config.max_bodies_bytes),
+        chain_space=ChainSpace(config.websockets),
     )
-    remembering = (conversations, context, responses, stored_completions, feedback, safety)
+    remembering = (conversations, context, response_socket, responses, stored_completions, feedback, safety)
     routers = [routes.router for routes in (completions, *remembering, models, usage, health)]
-    return _app([health.liveness, *routers], services, config, capacity, access)
+    return _app([health.liveness, *routers], services, config, capacity, access, services.body_budget)
+
+
+def gatekeeper_of(services: IngressServices, config: IngressConfig) -> Gatekeeper:
+    """The limits of the listener of the public port."""
+    return Gatekeeper(config, [response_socket.PATH], services.body_budget)
+
+
+async def listening(app: FastAPI, config: IngressConfig, service: str) -> HttpListener:
+    """The listener of the public port. Raises OSError if the address cannot be bound."""
+    return await HttpListener.start(app, gatekeeper_of(app.state.services, config), service)
 
 
 def build_admin_app(
@@ -124,12 +141,19 @@ def build_admin_app(
 
 
 def _app(
-    routers: list[APIRouter], services: IngressServices, config: IngressConfig, capacity: Capacity, access: AccessPort
+    routers: list[APIRouter],
+    services: IngressServices,
+    config: IngressConfig,
+    capacity: Capacity,
+    access: AccessPort,
+    budget: ByteBudget | None = None,
 ) -> FastAPI:
-    """An application with these routes, the edge (api/edge/edge.py) around them, and handlers of errors."""
+    """An application with these routes, the edge (api/edge/edge.py) around them, and handlers of errors. `budget`: the
+    memory for bodies, if others take from it, too.
+    """
     app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.services = services
-    app.add_middleware(Edge, config, capacity, access, is_traced=services.receipts.is_traced)
+    app.add_middleware(Edge, config, capacity, access, is_traced=services.receipts.is_traced, budget=budget)
     for router in routers:
         app.include_router(router)
     app.add_exception_handler(ServingError, _on_serving_error)

@@ -50,11 +50,13 @@ def check_content_type(content_type: bytes | None) -> None:
 
 
 def check_upgrade(upgrade: bytes | None) -> None:
-    """Raises InvalidRequest for WebSockets. Further protocols that a client offers, like h2c, are ignored, as HTTP
+    """Raises InvalidRequest for a WebSocket that the listener has not opened: on a path that has none, or with another
+    method than GET. Further protocols that a client offers, like h2c, are ignored, as HTTP
     permits.
     """
     if upgrade is not None and b"websocket" in upgrade.lower():
-        raise InvalidRequest("WebSockets are not supported", None, "websocket_not_supported")
+        message = "there is no WebSocket at this URL: GET /v1/responses has one"
+        raise InvalidRequest(message, None, "websocket_not_supported")
 
 
 def _is_own(origin: bytes, host: bytes) -> bool:

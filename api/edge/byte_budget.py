@@ -48,6 +48,16 @@ class Share:
         self._num_bytes += number
         self._num_counted = counted
 
+    def give_back(self, number: int) -> None:
+        """Counts fewer bytes."""
+        self.add(-number)
+
+    def hold(self, number: int) -> None:
+        """Counts this many bytes in place of those counted so far. Raises Overloaded, and changes nothing, if too few
+        are free.
+        """
+        self.add(number - self._num_bytes)
+
     def add_values(self, number: int) -> None:
         """Counts the memory of JSON values that the body is decoded to. Raises Overloaded."""
         self.add(number * BYTES_PER_VALUE)

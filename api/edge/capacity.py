@@ -5,6 +5,12 @@ The limits are `max_ongoing_requests` and `max_background_responses` with `max_b
 (cluster/config/ingress.py). Only background responses have a limit per tenant.
 """
 
+from api.wire.errors import FULL_REPLICA_RETRY_S
+from cluster.errors import Overloaded
+
+UNITS = "baton.units"
+"""Key in the ASGI scope of a request. The value is the `Units` that the request holds of the replica's capacity."""
+
 
 class Capacity:
     def __init__(self, most: int, most_per_tenant: int | None = None) -> None:
@@ -47,6 +53,13 @@ class Capacity:
                 self._by_tenant[tenant] = left
             else:
                 del self._by_tenant[tenant]
+
+
+def full(capacity: Capacity) -> Overloaded:
+    return Overloaded(
+        f"this ingress replica has {capacity.num_held} open sequences, and the limit is {capacity.most}",
+        FULL_REPLICA_RETRY_S,
+    )
 
 
 class Standstill:

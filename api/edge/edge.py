@@ -13,29 +13,28 @@ import socket
 
 from starlette.datastructures import QueryParams
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.edge.browser import SECURITY_HEADERS, OriginRule, check_content_type, check_upgrade
-from api.edge.capacity import Capacity, Units
+from api.edge.byte_budget import ByteBudget
+from api.edge.capacity import UNITS, Capacity, Units, full
 from api.edge.error_response import error_response
-from api.edge.exchange import EXCHANGE, Exchange
+from api.edge.exchange import EXCHANGE, Exchange, Headers
 from api.edge.head import Head, check_repeated, head_of
 from api.edge.hosts import HostRule
 from api.edge.request_body import BODY, Bodies, ClientLeft
 from api.edge.request_id import HEADER, HTTP_REQUEST, SCOPE_KEY, TRACE, request_id_of
+from api.edge.socket import FAILED, SOCKET, Socket, Steps
 from api.identity.access import AccessPort
-from api.wire.errors import FULL_REPLICA_RETRY_S
 from api.wire.query import flag_in
 from api.wire.response_headers import EXPOSED, TRACE_PARENT
 from cluster.config.ingress import IngressConfig
-from cluster.errors import UNFORESEEN, InvalidRequest, Misdirected, Overloaded, ServingError
+from cluster.errors import UNFORESEEN, InvalidRequest, Misdirected, ServingError
 from cluster.metrics.requests import HTTP_REFUSALS
 from cluster.observability.trace_context import context_of
 
 logger = logging.getLogger("baton.ingress")
 
-UNITS = "baton.units"
-"""Key in the ASGI scope of a request. The value is the `Units` that the request holds of the replica's capacity."""
 STREAMED_AGAIN = "/v1/responses/"
 """Prefix of the paths on which a GET may stream."""
 _PREFLIGHT_S = 600
@@ -48,16 +47,24 @@ class Edge:
     """The outermost ASGI middleware of the public port, and of the admin port."""
 
     def __init__(
-        self, app: ASGIApp, config: IngressConfig, capacity: Capacity, access: AccessPort, *, is_traced: bool = False
+        self,
+        app: ASGIApp,
+        config: IngressConfig,
+        capacity: Capacity,
+        access: AccessPort,
+        *,
+        is_traced: bool = False,
+        budget: ByteBudget | None = None,
     ) -> None:
         """`capacity` limits what is open at the same time. `access` says who is admitted. `is_traced`: traces are
-        exported, so each request belongs to one, and its answer says to which.
+        exported, so each request belongs to one, and its answer says to which. `budget`: the memory for bodies, which
+        the listener of WebSockets takes from, too.
         """
         self._is_traced = is_traced
         self._app = app
         self._hosts = HostRule(config.allowed_hosts, config.host, socket.gethostname())
         self._origins = OriginRule(config.cors_origins)
-        self._bodies = Bodies(config)
+        self._bodies = Bodies(config, budget)
         self._capacity = capacity
         self._access = access
         self._with_cors = CORSMiddleware(
@@ -70,7 +77,7 @@ class Edge:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             raise RuntimeError(f"{scope['type']} is not served")
         head = head_of(scope["headers"])
         request_id = request_id_of(head.request_id)
@@ -82,10 +89,19 @@ class Edge:
             trace = context_of(head.trace_parent, head.trace_state, request_id, nonce, is_made=is_made)
             TRACE.set(trace)
             named.append((TRACE_PARENT.encode(), trace.header.encode()))
+        scope["baton.head"], scope[SCOPE_KEY] = head, request_id
+        if scope["type"] == "websocket":
+            try:
+                await self._connect(scope, receive, send, [*named, *SECURITY_HEADERS])
+            finally:
+                HTTP_REQUEST.reset(token)
+                TRACE.set(None)
+            return
         exchange = Exchange(receive, send, [*named, *SECURITY_HEADERS])
-        scope[EXCHANGE], scope["baton.head"], scope[SCOPE_KEY] = exchange, head, request_id
+        scope[EXCHANGE] = exchange
         try:
             self._check_sender(scope, head)
+            check_upgrade(head.upgrade)
             is_foreign = head.origin is not None and self._origins.is_listed(head.origin)
             await (self._with_cors if is_foreign else self._admitted)(scope, receive, exchange.send)
         except ServingError as error:
@@ -111,7 +127,37 @@ class Edge:
             )
         if head.origin is not None:
             self._origins.check(head.origin, head.host or b"")
-        check_upgrade(head.upgrade)
+
+    async def _connect(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        """Admits and serves a WebSocket. One that is refused is not opened: its client gets an HTTP answer. `headers`:
+        of the answer to the upgrade.
+        """
+        is_accepted = False
+
+        async def sending(message: Message) -> None:
+            nonlocal is_accepted
+            is_accepted = is_accepted or message["type"] == "websocket.accept"
+            if message["type"] in ("websocket.accept", "websocket.http.response.start"):
+                message = {**message, "headers": [*message.get("headers", ()), *headers]}
+            await send(message)
+
+        try:
+            self._check_sender(scope, scope["baton.head"])
+            scope.setdefault("state", {}).update(await self._access.admit(scope["path"], scope["headers"]))
+            steps = Steps(self._bodies, self._capacity, self._access, self._is_traced)
+            socket_ = scope[SOCKET] = Socket(scope, receive, send, steps)
+            await self._app(scope, receive, sending)
+        except ServingError as error:
+            HTTP_REFUSALS.labels(error.code or "").inc()
+            await error_response(error)(scope, receive, sending)
+        except OSError:
+            pass  # the client has left
+        except Exception:
+            logger.exception("the WebSocket %s failed", scope["path"])
+            if is_accepted:
+                await socket_.close(FAILED, "internal error")
+            else:
+                await error_response(ServingError(UNFORESEEN))(scope, receive, sending)
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Reads, counts and serves a request. `receive` is the server's. Errors are answered here, inside of the CORS
@@ -163,13 +209,6 @@ def hold_more(scope: Scope, number: int) -> None:
     units: Units = scope[UNITS]
     if not units.grow(number):
         raise full(units.capacity)
-
-
-def full(capacity: Capacity) -> Overloaded:
-    return Overloaded(
-        f"this ingress replica has {capacity.num_held} open sequences, and the limit is {capacity.most}",
-        FULL_REPLICA_RETRY_S,
-    )
 
 
 def _is_counted(scope: Scope) -> bool:

@@ -53,8 +53,9 @@ class Body:
 class Bodies:
     """The request bodies that one ingress replica reads."""
 
-    def __init__(self, config: IngressConfig) -> None:
-        self.budget = ByteBudget(config.max_bodies_bytes)
+    def __init__(self, config: IngressConfig, budget: ByteBudget | None = None) -> None:
+        """`budget`: one that others take from, too. None for one of its own."""
+        self.budget = budget or ByteBudget(config.max_bodies_bytes)
         self._max_bytes = config.max_body_bytes
         self._bytes_per_s = config.min_body_bytes_per_s
         self._grace_s = config.body_grace_s

@@ -118,6 +118,8 @@ class RunningTurns:
             self._running[tenant, turn.id] = turn
         elif request.conversation or request.previous:
             history = await self._state.stores.responses.history(tenant, request.conversation, request.previous)
+        if request.followed:
+            history = history._replace(items=[*history.items, *request.followed])
         task = turn.start(self._services, history, items, call)
         task.add_done_callback(lambda _: self._running.pop((tenant, turn.id), None))
         self._keep(task)

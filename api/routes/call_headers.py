@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from fastapi import Request
+from fastapi.requests import HTTPConnection
 
 from api.edge.edge import hold_more
 from api.edge.exchange import EXCHANGE
@@ -27,7 +27,7 @@ _MAXIMA = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 """The fields of requests that bound the tokens of an answer."""
 
 
-def call_of(request: Request, body: Any) -> Call:
+def call_of(request: HTTPConnection, body: Any) -> Call:
     """The call that a request's headers and body describe, in the best SLO class that its tenant may have.
 
     Raises:
@@ -60,7 +60,7 @@ def call_of(request: Request, body: Any) -> Call:
     return call
 
 
-def require_what_it_takes(request: Request, wanted: ResponseRequest) -> None:
+def require_what_it_takes(request: HTTPConnection, wanted: ResponseRequest) -> None:
     """Check that the credential may use the model and the stored items that a request names. Raises Forbidden."""
     principal = principal_of(request)
     principal.require_model(wanted.body["model"])
@@ -68,13 +68,13 @@ def require_what_it_takes(request: Request, wanted: ResponseRequest) -> None:
         principal.require(Right.STATE_READ, ", or send the whole input")
 
 
-async def check_constraints_of(request: Request, body: Any) -> None:
+async def check_constraints_of(request: HTTPConnection, body: Any) -> None:
     """Check the constraints of structured output in a body. Raises InvalidRequest."""
     config = services_of(request).config.structured_output
     await checked(request, None, lambda: check_constraints(body, config))
 
 
-def hold_sequences(request: Request, body: Any) -> None:
+def hold_sequences(request: HTTPConnection, body: Any) -> None:
     """Take one unit of the replica's capacity for each sequence that a request asks for. The request already holds the
     first unit. Raises InvalidRequest, Overloaded.
     """
@@ -117,7 +117,7 @@ def _listed(**values: object) -> str:
     return ", ".join(f"{name.rstrip('_')}={value}" for name, value in values.items())
 
 
-def _forced_path(request: Request) -> Path | None:
+def _forced_path(request: HTTPConnection) -> Path | None:
     """The path that the request's header forces; None without the header. Raises InvalidRequest if the header is not
     allowed, or if it names no path.
     """

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from fastapi import Request
+from fastapi.requests import HTTPConnection
 
 from api.edge.exchange import EXCHANGE
 from api.identity.tenants import principal_of
@@ -20,7 +20,7 @@ _IS_COUNTED = "is_counted"
 
 
 @asynccontextmanager
-async def counting(request: Request) -> AsyncIterator[None]:
+async def counting(request: HTTPConnection) -> AsyncIterator[None]:
     """Count a request for the limits of its sender while the block runs, whatever becomes of it.
 
     Raises:

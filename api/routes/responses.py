@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from api.edge.edge import UNITS
+from api.edge.capacity import UNITS
 from api.identity.rights import Right
 from api.identity.route_rights import needs
 from api.identity.tenants import principal_of, tenant_in_state

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 
-from fastapi import Request
+from fastapi.requests import HTTPConnection
 
 from api.charging.charging import Charging
 from api.completions.store_writer import CompletionStoreWriter
 from api.context.manager import ContextManager
+from api.edge.byte_budget import ByteBudget
 from api.edge.capacity import Capacity, Standstill
 from api.frontend.frontend import Frontend
+from api.responses.chain_memory import ChainSpace
 from api.responses.running_turns import RunningTurns
 from api.responses.titles import Titles
 from api.server.cluster_port import ClusterPort
@@ -34,6 +36,8 @@ class IngressServices:
     turns: RunningTurns
     capacity: Capacity
     standstill: Standstill
+    body_budget: ByteBudget
+    chain_space: ChainSpace
 
     @property
     def max_sequences(self) -> int:
@@ -41,6 +45,6 @@ class IngressServices:
         return min(self.config.max_sequences_per_request, self.config.max_ongoing_requests)
 
 
-def services_of(request: Request) -> IngressServices:
+def services_of(request: HTTPConnection) -> IngressServices:
     services: IngressServices = request.app.state.services
     return services

@@ -2,6 +2,7 @@
 
 from typing import NoReturn
 
+from api.edge.head import head_of
 from cluster.errors import HeadersTooLarge, InvalidRequest, ServingError, UrlTooLong
 
 MAX_URL_BYTES = 8192
@@ -65,6 +66,11 @@ class HeadLimits:
         """`number`: requests that wait behind the one that is being answered."""
         if number >= MAX_PIPELINED:
             self._stop(InvalidRequest("too many requests are pipelined", None, "too_many_pipelined"))
+
+    def check_no_body(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """For a request that opens a WebSocket."""
+        if head_of([(name.lower(), value) for name, value in headers]).has_body:
+            self._stop(InvalidRequest("a request for a WebSocket has no body", None, "invalid_websocket_handshake"))
 
     def count_unparsed(self, num_bytes: int) -> bool:
         """Count bytes that the parser has read. True if the parser has learned nothing from too many bytes."""

@@ -1,4 +1,5 @@
-"""The JSON value of a request body, as routes read it. A large body is decoded in a thread.
+"""The JSON value of a request body, as routes read it. A large body is decoded in a thread. The body of a message on a
+WebSocket is read in the same way (api/edge/socket.py).
 
 The size of a body in bytes is bounded where it is received (api/edge/request_body.py), and the shape of its JSON by
 api/wire/limits/.
@@ -7,7 +8,7 @@ api/wire/limits/.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fastapi import Request
+from fastapi.requests import HTTPConnection
 
 from api.edge.request_body import BODY, Body
 from api.frontend.checking_thread import in_checking_thread
@@ -28,7 +29,7 @@ value holds up the event loop for longer.
 """
 
 
-async def json_of(request: Request) -> Any:
+async def json_of(request: HTTPConnection) -> Any:
     """The JSON value of a request's body, bounded in shape and depth. Each body can be read once.
 
     Raises InvalidRequest, and Overloaded if the bodies of this replica leave too little memory for the value.
@@ -45,13 +46,17 @@ async def json_of(request: Request) -> Any:
     return await in_checking_thread(lambda: decoded(text)) if request.state.is_large else decoded(text)
 
 
-async def object_of(request: Request, known: frozenset[str]) -> dict[str, Any]:
+async def object_of(request: HTTPConnection, known: frozenset[str]) -> dict[str, Any]:
     """The JSON object that a request has as its body. A request without a body counts as one with an empty object.
 
     Raises InvalidRequest for a body that is not an object, and for a field that is not in `known`.
     """
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
-    body = await json_of(request) if has_body else {}
+    return object_with(await json_of(request) if has_body else {}, known)
+
+
+def object_with(body: Any, known: frozenset[str]) -> dict[str, Any]:
+    """The body, which must be a JSON object with no other fields than `known`. Raises InvalidRequest."""
     if not isinstance(body, dict):
         raise InvalidRequest("the request body must be a JSON object", None, "invalid_type")
     if unknown := sorted(body.keys() - known):
@@ -59,7 +64,7 @@ async def object_of(request: Request, known: frozenset[str]) -> dict[str, Any]:
     return body
 
 
-async def checked(request: Request, items: Any, check: Callable[[], T]) -> T:
+async def checked(request: HTTPConnection, items: Any, check: Callable[[], T]) -> T:
     """The result of `check`, which validates a body that `json_of` has read, or the list `items` of that body. A large
     body, or a long list, is checked in a thread.
     """

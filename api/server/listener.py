@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from api.server.port import BACKLOG, listening_socket
 from api.server.protocol import Gatekeeper, GuardedProtocol
+from api.server.socket_protocol import GuardedSocket
 from api.wire.response_headers import SERVICE
 from cluster.network.open_files import allow_open_files
 
@@ -60,7 +61,11 @@ class HttpListener:
             uvicorn.Config(
                 app,
                 http=partial(GuardedProtocol, gatekeeper),  # type: ignore[arg-type]
-                ws="none",
+                ws=partial(GuardedSocket, gatekeeper),  # type: ignore[arg-type]
+                ws_max_size=config.max_body_bytes,
+                ws_ping_interval=config.websockets.ping_interval_s,
+                ws_ping_timeout=config.websockets.ping_interval_s,
+                ws_per_message_deflate=False,  # a short message could expand to a very long one
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -126,7 +131,9 @@ def _accepted(listening: socket.socket) -> list[socket.socket]:
 
 async def _sweep(gatekeeper: Gatekeeper) -> None:
     config, loop = gatekeeper.config, asyncio.get_running_loop()
-    shortest_s = min(config.header_timeout_s, config.idle_timeout_s, config.unread_timeout_s)
+    sockets = config.websockets
+    of_requests_s = min(config.header_timeout_s, config.idle_timeout_s, config.unread_timeout_s)
+    shortest_s = min(of_requests_s, config.body_grace_s, sockets.idle_timeout_s, sockets.lifetime_s)
     interval_s = min(MAX_SWEEP_S, shortest_s / SWEEPS)
     while True:
         await asyncio.sleep(interval_s)

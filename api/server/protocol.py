@@ -6,12 +6,14 @@ exceeds a limit gets an error in OpenAI's shape, unless another request is being
 
 import asyncio
 import logging
-from typing import Any, cast
+from collections.abc import Collection
+from typing import Any, Protocol, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from api.edge.browser import SECURITY_HEADERS
+from api.edge.byte_budget import ByteBudget
 from api.edge.connections import Connections
 from api.edge.error_response import error_response
 from api.edge.request_id import HEADER, SCOPE_KEY, request_id_of
@@ -38,19 +40,36 @@ LEAVING_S = 1.0
 to use another connection. Shorter closes connections on which a request is under way; longer delays the end.
 """
 
-_quiet = logging.getLogger("baton.http")
-_quiet.setLevel(logging.ERROR)  # a log line per bad request would let clients fill the disk: a metric counts them
+quiet = logging.getLogger("baton.http")
+quiet.setLevel(logging.ERROR)  # a log line per bad request would let clients fill the disk: a metric counts them
+
+
+class Guarded(Protocol):
+    """A connection of a listener."""
+
+    transport: asyncio.Transport
+
+    def end_if_late(self, now: float) -> None: ...
+
+    def end(self) -> None: ...
+
+    def shutdown(self) -> None: ...
 
 
 class Gatekeeper:
     """All connections of a listener."""
 
-    def __init__(self, config: IngressConfig) -> None:
+    def __init__(
+        self, config: IngressConfig, socket_paths: Collection[str] = (), budget: ByteBudget | None = None
+    ) -> None:
+        """`socket_paths`: URL paths at which WebSockets are opened. `budget`: the memory for the messages that arrive
+        on them, which the bodies of requests take from, too.
+        """
         self.config = config
-        self.connections: Connections[GuardedProtocol] = Connections(
-            config.max_connections, config.max_connections_per_address
-        )
-        self.ending: set[GuardedProtocol] = set()
+        self.socket_paths = frozenset(path.encode() for path in socket_paths)
+        self.budget = budget or ByteBudget(config.max_bodies_bytes)
+        self.connections: Connections[Guarded] = Connections(config.max_connections, config.max_connections_per_address)
+        self.ending: set[Guarded] = set()
         """Connections that linger: they are closed when their clients have read the answer."""
         self.is_leaving = False
 
@@ -88,12 +107,32 @@ class Deadlines:
         self.unread = self._loop.time() + seconds
 
 
-class GuardedProtocol(HttpToolsProtocol):
+class UpgradingProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, where the paths that have WebSockets are known."""
+
+    _gatekeeper: Gatekeeper
+
+    def handle_websocket_upgrade(self) -> None:
+        """The connection goes on as a GuardedSocket, which takes the place of this one."""
+        self._gatekeeper.connections.remove(cast(Guarded, self))
+        super().handle_websocket_upgrade()
+
+    def _should_upgrade_to_ws(self) -> bool:
+        """Whether the path has WebSockets. Others are refused as requests (check_upgrade in api/edge/browser.py)."""
+        is_free = self.cycle is None or self.cycle.response_complete
+        is_get = self.parser.get_method() == b"GET" and self.parser.get_http_version() == "1.1"
+        return is_free and is_get and self.url.partition(b"?")[0] in self._gatekeeper.socket_paths
+
+    def _opens_socket(self) -> bool:
+        return bool(self.parser.should_upgrade()) and self._should_upgrade()
+
+
+class GuardedProtocol(UpgradingProtocol):
     """The callbacks of asyncio's transport and of the parser, each with uvicorn's part and the limits."""
 
     def __init__(self, gatekeeper: Gatekeeper, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
-        self.logger = _quiet
+        self.logger = quiet
         self._gatekeeper = gatekeeper
         self._config = gatekeeper.config
         self._deadlines = Deadlines(self.loop)
@@ -150,6 +189,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head.complete()
         self._deadlines.request = None
         self._gatekeeper.connections.is_busy(self)
+        if self._opens_socket():
+            self._head.check_no_body(self.headers)
+            super().on_headers_complete()
+            return
         self._head.check_pipelined(len(self.pipeline))
         if not self.url.startswith(b"/"):
             self.headers[:] = _with_host_of(self.url, self.headers)
@@ -165,6 +208,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._head.end_of_message()
+        if self._opens_socket():
+            return
         if self.cycle.response_complete:
             self._becomes_idle()
 
@@ -232,7 +277,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if is_free and not self.transport.is_closing():
             unanswered = answering if answering is self.cycle else None
             request_id = _id_of(self.headers if self._head.has_begun else None, unanswered)
-            self.transport.write(_whole_answer(error, self.server_state.default_headers, request_id))
+            self.transport.write(whole_answer(error, self.server_state.default_headers, request_id))
         self.end()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -272,8 +317,8 @@ def _with_host_of(url: bytes, headers: list[tuple[bytes, bytes]]) -> list[tuple[
     return [header for header in headers if header[0] != b"host"] + [(b"host", parsed.host + port)]
 
 
-def _whole_answer(error: ServingError, usual: list[tuple[bytes, bytes]], request_id: str) -> bytes:
-    """`usual`: headers of every answer."""
+def whole_answer(error: ServingError, usual: list[tuple[bytes, bytes]], request_id: str) -> bytes:
+    """An error as an answer, after which the connection is closed. `usual`: headers of every answer."""
     response = error_response(error)
     headers = [
         *usual,

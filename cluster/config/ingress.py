@@ -19,6 +19,35 @@ at most. Shorter loses turns while PostgreSQL is slow; longer cuts requests that
 """
 
 
+class WebSocketConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The WebSocket connections of `/v1/responses` (docs/websockets.md). They count among `ingress.max_connections`."""
+
+    idle_timeout_s: Annotated[float, Meta(gt=0, le=86400)] = 900.0
+    """Time that a WebSocket stays open without a message or a response, in seconds. Then it is closed. An agent sends
+    nothing while it runs its tools. A longer time keeps more unused connections; a shorter time makes agents connect
+    again, and lose what their connection remembers.
+    """
+    lifetime_s: Annotated[float, Meta(gt=0, le=86400)] = 3600.0
+    """Time after which a WebSocket takes no more messages, in seconds. The response that runs is finished. OpenAI
+    limits connections to 60 minutes, which clients know. A longer time binds clients to a replica for longer; a shorter
+    time makes them connect again more often.
+    """
+    ping_interval_s: Annotated[float, Meta(gt=0, le=3600)] = 30.0
+    """Time between two pings, and time that a client has for its pong, in seconds. Without a pong, the connection is
+    closed. If it is longer than the idle time of a proxy, the proxy closes the connection; a shorter time costs CPU for
+    each idle connection.
+    """
+    max_remembered_bytes: Count = 4 << 20
+    """Most bytes of the response with `store: false` that a connection remembers, with all that the response follows. A
+    longer chain cannot be continued by `previous_response_id`. More takes memory; fewer makes clients with long
+    chains send their whole input again.
+    """
+    max_all_remembered_bytes: Count = 256 << 20
+    """Most bytes that all connections of an ingress replica remember together. Above it, responses are not remembered.
+    More takes memory; fewer makes clients send their whole input again while many connections are open.
+    """
+
+
 class IngressConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The ingress replicas: where they listen, and what they accept."""
 
@@ -122,6 +151,7 @@ class IngressConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbi
     users, so the default is half of `max_connections`. Without a proxy, 100 is enough for a client. A limit as high as
     `max_connections` lets one address take all connections; a lower limit refuses users behind one proxy.
     """
+    websockets: WebSocketConfig = WebSocketConfig()
     max_unread_tokens: Count = 4096
     """Most tokens that a client may lag behind its stream, beyond what the network's buffers hold. Then its request is
     ended. A higher limit lets slow clients keep their decode slots longer; a lower limit ends streams that pause for a

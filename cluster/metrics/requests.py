@@ -1,6 +1,6 @@
 """Metrics of requests, counted by ingress replicas."""
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from cluster.metrics.buckets import ANSWER_BUCKETS_S, GAP_BUCKETS_S, LATENCY_BUCKETS_S
 from cluster.metrics.counted_histogram import CountedHistogram
@@ -22,6 +22,13 @@ HTTP_REFUSALS = Counter(
     "baton_http_refusals",
     "Requests and connections that an ingress replica refused before they reached a route, by error code.",
     ["code"],
+)
+WEBSOCKETS = Gauge("baton_websockets", "Open WebSocket connections of an ingress replica.")
+WEBSOCKET_MESSAGES = Counter(
+    "baton_websocket_messages",
+    "Messages on WebSocket connections, by what became of them: answered (with all events of a response), refused, "
+    "failed (after the first event), or left (the connection ended before the response).",
+    ["outcome"],
 )
 CONSTRAINTS = Counter(
     "baton_constraints",

@@ -65,6 +65,7 @@ HOMES = {
     "transformers": ("api/frontend/fast_tokenizer.py", "api/structured/tokens.py"),
     "uvicorn": ("api/server/*",),
     "uvloop": ("cluster/cli/load/command.py",),
+    "websockets": ("api/server/socket_protocol.py",),
     "vllm": (
         "cluster/doctor/facts/engine_probe.py",
         "cluster/engine/*",

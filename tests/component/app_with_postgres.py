@@ -9,9 +9,9 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from api.context.manager import ContextManager
 from api.frontend.frontend import Frontend
+from api.http_app import gatekeeper_of
 from api.identity.access import Access
 from api.server.listener import HttpListener
-from api.server.protocol import Gatekeeper
 from api.state.lifecycle import ChatState
 from bench.fronts.free_ports import free_port
 from cluster.config.ingress import IngressConfig
@@ -42,7 +42,7 @@ async def clients_of(
     """Clients by API key of a listening ingress with this `config`. Without `state`, it reaches none."""
     port = free_port()
     app = an_app(frontend, state=state, context=context, access=access, **config)
-    listener = await HttpListener.start(app, Gatekeeper(IngressConfig(port=port)), "baton")
+    listener = await HttpListener.start(app, gatekeeper_of(app.state.services, IngressConfig(port=port)), "baton")
     made: list[AsyncOpenAI] = []
 
     def client_of(key: str) -> AsyncOpenAI:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from fastapi import APIRouter, Request, Response
 
-from api.edge.edge import full
+from api.edge.capacity import full
 from api.edge.exchange import EXCHANGE
 from api.edge.request_id import HTTP_REQUEST, TRACE
 from api.frontend.frontend import Frames

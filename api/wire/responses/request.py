@@ -118,6 +118,8 @@ class ResponseRequest(NamedTuple):
     """Length from which on the prompt is made shorter, in tokens. None for the length of the model's window."""
     replaced: str | None = None
     """The id of the response that this request generates anew. None for a request that does not repeat one."""
+    followed: Sequence[Item] = ()
+    """Items between `previous` and the input that are not stored. A WebSocket connection remembers them."""
 
 
 def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> ResponseRequest:
@@ -202,7 +204,7 @@ def response_of(request: ResponseRequest, response_id: str, created_at: int, slo
         "output": [],
         "parallel_tool_calls": body.get("parallel_tool_calls", True),
         "presence_penalty": 0.0,
-        "previous_response_id": request.previous,
+        "previous_response_id": request.body.get("previous_response_id"),
         "prompt_cache_key": body.get("prompt_cache_key"),
         "reasoning": {"effort": reasoning.get("effort"), "summary": None},
         "safety_identifier": body.get("safety_identifier"),

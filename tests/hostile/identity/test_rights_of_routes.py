@@ -6,7 +6,7 @@ import httpx
 import msgspec
 import pytest
 from fastapi import FastAPI
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 from api.identity.access import HAS_TENANTS, Access
 from api.identity.principal import Principal
@@ -14,6 +14,7 @@ from api.identity.rights import ALL_RIGHTS, Right
 from api.identity.route_rights import needed_by
 from api.routes import usage
 from tests.component.app_with_fakes import CARD, FakeFrontend, a_client, an_app
+from tests.component.socket_service import answer, socket_service
 from tests.expected import of_kind
 
 SOMEBODY = Principal(tenant="0123456789abcdef", project="proj_1", key="key_1", rights=ALL_RIGHTS)
@@ -29,20 +30,25 @@ GENERATING: dict[str, dict[str, Any]] = {
 }
 
 
-def app_for(frontend: FakeFrontend | None = None, **principal: Any) -> FastAPI:
-    """An application that SOMEBODY asks, with these changes."""
+def access_of(**principal: Any) -> Access:
+    """That of a service where all credentials are of SOMEBODY, with these changes."""
     asking = msgspec.structs.replace(SOMEBODY, **principal)
 
     async def identify(credential: str) -> Principal:
         return asking
 
-    return an_app(frontend or FakeFrontend(), access=Access(identify, is_required=True))
+    return Access(identify, is_required=True)
+
+
+def app_for(frontend: FakeFrontend | None = None, **principal: Any) -> FastAPI:
+    """An application that SOMEBODY asks, with these changes."""
+    return an_app(frontend or FakeFrontend(), access=access_of(**principal))
 
 
 def routes() -> list[tuple[str, str, tuple[Right, ...]]]:
     """Methods, paths and needed rights of the whole surface of tenants."""
     declared = [*app_for().routes, *usage.router.routes]
-    known = [of_kind(Route, route) for route in declared]
+    known = [of_kind(Route, route) for route in declared if not isinstance(route, WebSocketRoute)]
     return [
         (method, route.path, needed_by(route.endpoint))
         for route in known
@@ -50,6 +56,12 @@ def routes() -> list[tuple[str, str, tuple[Right, ...]]]:
         for method in sorted(route.methods or ())
         if method != "HEAD"
     ]
+
+
+def sockets() -> list[tuple[str, tuple[Right, ...]]]:
+    """Paths and needed rights of all WebSockets."""
+    found = [route for route in app_for().routes if isinstance(route, WebSocketRoute)]
+    return [(route.path, needed_by(route.endpoint)) for route in found]
 
 
 LACKING = [(method, path, right) for method, path, rights in routes() for right in rights]
@@ -66,6 +78,42 @@ def test_every_route_names_a_right() -> None:
     found = routes()
     assert len(found) > 30
     assert [(method, path) for method, path, rights in found if not rights] == []
+
+
+def test_every_websocket_names_a_right_and_is_below_v1() -> None:
+    assert sockets() == [("/v1/responses", (Right.INFERENCE,))]
+
+
+async def test_websocket_without_the_right_is_refused_before_it_is_open() -> None:
+    access = access_of(rights=ALL_RIGHTS - {Right.INFERENCE})
+    async with socket_service(FakeFrontend(), access=access) as service:
+        assert await service.refusal(additional_headers=CREDENTIAL) == (403, "insufficient_permissions")
+
+
+@pytest.mark.parametrize(
+    ("rights", "message", "right"),
+    [
+        ({Right.INFERENCE}, {"store": True}, Right.STATE_WRITE),
+        ({Right.INFERENCE}, {"previous_response_id": "resp_1"}, Right.STATE_READ),
+        ({Right.INFERENCE}, {"previous_response_id": "resp_1", "generate": False}, Right.STATE_READ),
+    ],
+)
+async def test_messages_need_the_rights_of_requests(rights: set[Right], message: dict[str, Any], right: Right) -> None:
+    frontend = FakeFrontend()
+    async with socket_service(frontend, access=access_of(rights=rights)) as service:
+        connection = await service.connection(additional_headers=CREDENTIAL)
+        refused = await answer(connection, **message)
+        assert (refused["status"], refused["error"]["code"]) == (403, "insufficient_permissions")
+        assert f"'{right}'" in refused["error"]["message"] and not frontend.bodies
+
+
+async def test_messages_need_a_model_that_the_credential_may_use() -> None:
+    frontend = FakeFrontend()
+    async with socket_service(frontend, access=access_of(models=frozenset({"other"}))) as service:
+        connection = await service.connection(additional_headers=CREDENTIAL)
+        refused = await answer(connection)
+        assert (refused["status"], refused["error"]["code"]) == (403, "model_not_allowed")
+        assert not frontend.bodies
 
 
 @pytest.mark.parametrize(("method", "path", "right"), LACKING)

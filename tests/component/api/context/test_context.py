@@ -363,6 +363,38 @@ async def test_compacted_conversation_goes_on_from_its_summary(client: AsyncOpen
     assert text_of(message) == "What was said before, in short:\nSummary 1\n\nWhere were we?"
 
 
+async def test_compacted_conversation_goes_on_over_a_websocket(client: AsyncOpenAI, model: Model) -> None:
+    async with client.responses.connect() as connection:
+        await connection.send({"type": "response.create", "model": "m", "input": "Hello"})
+        first = await last_of(connection)
+        compacted = await client.responses.compact(model="m", previous_response_id=first.id)
+        later: list[Any] = [item.model_dump() for item in compacted.output]
+        later.append({"role": "user", "content": "Where were we?"})
+        await connection.send({"type": "response.create", "model": "m", "input": later, "store": False})
+        assert (await last_of(connection)).previous_response_id is None
+    assert text_of(model.chats[-1][0]) == "What was said before, in short:\nSummary 1\n\nWhere were we?"
+
+
+async def test_conversation_on_a_websocket_is_compacted_at_its_threshold(client: AsyncOpenAI, model: Model) -> None:
+    management = [{"type": "compaction", "compact_threshold": 1000}]
+    previous = None
+    async with client.responses.connect() as connection:
+        for _ in range(20):
+            message: Any = {"type": "response.create", "model": "m", "input": LONG, "store": False}
+            message |= {"context_management": management, "previous_response_id": previous}
+            await connection.send(message)
+            previous = (await last_of(connection)).id
+    assert len(model.chats[-1]) < 39
+
+
+async def last_of(connection: Any) -> Any:
+    """The response, when it is over."""
+    async for event in connection:
+        assert event.type != "error", event
+        if event.type == "response.completed":
+            return event.response
+
+
 async def test_items_that_are_referred_to_are_counted_and_compacted(client: AsyncOpenAI, model: Model) -> None:
     first = await client.responses.create(model="m", input="Hello")
     (item,) = first.output
