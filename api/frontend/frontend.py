@@ -66,22 +66,12 @@ class _Counted(ChatCompletionRequest):
         return dataclasses.replace(super().build_tok_params(model_config), max_total_tokens=most, max_output_tokens=0)
 
 
-class _Clamped(ChatCompletionRequest):
-    """A request that may ask for more tokens than the context window has left: it gets those that are left.
-    `build_tok_params` replaces the limit that vLLM's renderer enforces.
-    """
-
-    def build_tok_params(self, model_config: Any) -> Any:
-        return dataclasses.replace(super().build_tok_params(model_config), max_output_tokens=1)
-
-
 CHARACTERS_OF_TOKEN = 64
 """Characters that a token of a prompt has at most, on average. A higher value screens longer requests that the model
 cannot read; a lower value refuses long runs of blanks that it could.
 """
 
 _CHAT: FailFast[ChatCompletionRequest] = FailFast(ChatCompletionRequest)
-_CLAMPED: FailFast[_Clamped] = FailFast(_Clamped)
 _COUNTED: FailFast[_Counted] = FailFast(_Counted)
 _TEXT: FailFast[CompletionRequest] = FailFast(CompletionRequest)
 
@@ -153,13 +143,9 @@ class Frontend:
         cards = (await self._models.show_available_models()).data
         return [card.model_dump(include={"id", "object", "created", "owned_by", "max_model_len"}) for card in cards]
 
-    async def chat_completion(self, body: Any, call: Call, *, is_clamped: bool = False) -> dict[str, Any] | Frames:
-        """Answer a chat completion. `is_clamped`: an answer may be shorter than the request allows, because the context
-        window has no more room; without it, such a request is refused. Raises ServingError (InvalidRequest for bad
-        input).
-        """
-        model = _CLAMPED if is_clamped else _CHAT
-        request = await self._screened.read(body, call, lambda shown: _validated_chat(model, shown))
+    async def chat_completion(self, body: Any, call: Call) -> dict[str, Any] | Frames:
+        """Answer a chat completion. Raises ServingError (InvalidRequest for bad input)."""
+        request = await self._screened.read(body, call, lambda shown: _validated_chat(_CHAT, shown))
         call.reasoning = ReasoningCounter(self._chat, request)
         return await self._screened.answered(self._answer(self._chat.create_chat_completion, request, call), call)
 

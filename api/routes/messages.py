@@ -26,7 +26,7 @@ async def create_message(request: Request) -> Response:
     asked = await checked(request, _messages_in(body), lambda: translator.asked(body))
     await check_constraints_of(request, asked.chat)
     call = call_of(request, asked.chat)
-    answer = await services.frontend.chat_completion(asked.chat, call, is_clamped=True)
+    answer = await services.frontend.chat_completion(asked.chat, call)
     if isinstance(answer, dict):
         return JSONResponse(translator.message(answer, call, asked.max_tokens), headers=headers_of(call))
     return EventStream(

@@ -39,7 +39,7 @@ class AskedMessage(NamedTuple):
     chat: dict[str, Any]
     """The body of the chat completion that answers the request."""
     max_tokens: int
-    """Tokens that the message may have, in number."""
+    """Tokens that the client has allowed the message, in number. They may be more than the context window has."""
 
 
 class MessageTranslator:
@@ -58,6 +58,8 @@ class MessageTranslator:
         chat = self._chat_of(request)
         _continue_last(chat)
         chat |= for_charging(body)
+        # vLLM gives an answer that is too long for the context window what is left of it, but refuses more than all
+        chat["max_completion_tokens"] = min(request.max_tokens, self._serving.model_config.max_model_len)
         check_bounds(chat)
         return AskedMessage(chat, request.max_tokens)
 

@@ -23,6 +23,8 @@ INPUT = {"model": "baton-demo", "input": "hello"}
 GENERATING: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "baton-demo", "messages": MESSAGES},
     "/v1/completions": {"model": "baton-demo", "prompt": "hello"},
+    "/v1/messages": {"model": "baton-demo", "messages": MESSAGES, "max_tokens": 8},
+    "/v1/messages/count_tokens": {"model": "baton-demo", "messages": MESSAGES},
     "/v1/responses": INPUT,
     "/v1/responses/compact": INPUT,
     "/v1/responses/input_tokens": INPUT,

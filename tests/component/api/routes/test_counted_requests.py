@@ -21,6 +21,7 @@ from tests.unit.fake_ports import loop_rounds
 GENERATING = {
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/messages",
     "/v1/responses",
     "/v1/responses/compact",
     "/v1/responses/{response}/regenerate",
