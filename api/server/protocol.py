@@ -1,7 +1,8 @@
 """uvicorn's HTTP protocol with limits that uvicorn lacks: on time, headers, pipelining and connections.
 
 A connection is idle until the headers of a request are complete, and again when the answer is complete. A request that
-exceeds a limit gets an error in the shape of its surface, unless another request is being answered, and the connection is closed.
+exceeds a limit gets an error in the shape of its surface, unless another request is being answered, and the connection
+is closed.
 """
 
 import asyncio

@@ -46,8 +46,8 @@ IGNORED = frozenset(
         "workspace_id",
     }
 )
-"""Anthropic's fields that do not change what the model is asked. They are accepted, because Claude Code and the official
-clients send them, and have no effect.
+"""Anthropic's fields that do not change what the model is asked. They are accepted without an effect, because Claude Code
+and the official clients send them.
 """
 UNSUPPORTED = frozenset({"container", "mcp_servers", "output_format", "thread"})
 """Anthropic's fields that would change the answer and that Baton does not support. They are refused if they are neither
@@ -55,6 +55,19 @@ null nor empty.
 """
 CUSTOM_TOOL = "custom"
 """The type of the tools that a client defines by a schema and runs itself."""
+BLOCKS = frozenset(
+    {
+        "redacted_thinking",
+        "text",
+        "thinking",
+        "tool_addition",
+        "tool_reference",
+        "tool_removal",
+        "tool_result",
+        "tool_use",
+    }
+)
+"""Types of the content blocks that vLLM's translator reads, but for images."""
 _TEXTS_OF_RESULTS = frozenset({"text", "tool_reference"})
 _TIERS = {"standard_only": "default"}
 """Anthropic's service tiers that have another name in OpenAI's API."""
@@ -108,15 +121,16 @@ def _check_tools(tools: Any) -> None:
 
 
 def _check_blocks(body: dict[str, Any]) -> None:
-    num_blocks = 0
-    for path, block in _blocks_of(body):
-        num_blocks += 1
-        if num_blocks > MAX_PARTS:
+    for number, (path, block) in enumerate(_blocks_of(body)):
+        if number >= MAX_PARTS:
             message = f"messages and system have more than {MAX_PARTS} content blocks"
             raise InvalidRequest(message, "messages", "array_above_max_length")
         kind = block.get("type") if isinstance(block, dict) else None
         if kind == "image":
             raise InvalidRequest(f"{path}: the model reads text only, and no images", path, "unsupported_value")
+        if isinstance(kind, str) and kind not in BLOCKS:
+            message = f"{path}.type: blocks of type {kind[:64]!r} are not supported"
+            raise InvalidRequest(message, f"{path}.type", "unsupported_value")
 
 
 def _blocks_of(body: dict[str, Any]) -> Iterator[tuple[str, Any]]:

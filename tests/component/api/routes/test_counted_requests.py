@@ -76,6 +76,7 @@ def test_every_post_below_v1_draws_on_limits_of_requests() -> None:
         ("POST", "/v1/conversations/conv_1/items", {"items": [{"role": "user", "content": "hello"}]}),
         ("POST", "/v1/safety/appeals", {"event_id": "e", "reason": "r"}),
         ("POST", "/v1/responses/input_tokens", {"input": "hello", "previous_response_id": "resp_1"}),
+        ("POST", "/v1/messages/count_tokens", {"model": "m", "messages": [{"role": "user", "content": "hello"}]}),
         ("GET", "/v1/conversations?query=hello", None),
         ("GET", "/v1/organization/costs?start_time=1", None),
     ],
