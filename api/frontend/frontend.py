@@ -40,7 +40,7 @@ from api.safety.scored_text import Scored
 from api.safety.screener import Screener
 from api.safety.stages import Tokens
 from api.wire.fields import check_fields
-from api.wire.validation import FailFast, refusal
+from api.wire.validation import FailFast, first_error, refusal
 from cluster.config.application import AppConfig
 from cluster.engine.block_hashes import BlockHasher
 from cluster.errors import InvalidRequest, ServingError
@@ -303,7 +303,7 @@ def _validated(model: FailFast[Any], body: Any, first_message: int = 0) -> Any:
         _check_media(present.get("messages"), first_message)
         return model.validate(present)
     except ValidationError as error:
-        raise refusal(error, body, first_message) from error
+        raise refusal(first_error(error), body, first_message) from error
     except VLLMClientError as error:
         raise serving_error(error) from error
     except (AttributeError, KeyError, TypeError) as error:  # raised by vLLM's validators for a value of a wrong type

@@ -41,14 +41,19 @@ def first_error(error: ValidationError) -> ErrorDetails:
     return error.errors(include_url=False, include_context=False, include_input=False)[0]
 
 
-def refusal(error: ValidationError, body: Any, first_message: int = 0) -> InvalidRequest:
-    """The first of the errors as an error of the client that has sent the body. `first_message` is the index of the
-    body's first message in the chat of the client.
+def deepest_error(error: ValidationError) -> ErrorDetails:
+    """The error with the longest path. Of a value that may be of several types, it is the one of the likeliest type."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    return max(errors, key=lambda one: len(one["loc"]))
+
+
+def refusal(wrong: ErrorDetails, body: Any, first_message: int = 0) -> InvalidRequest:
+    """An error of pydantic as one of the client that has sent the body. `first_message` is the index of the body's
+    first message in the chat of the client.
     """
-    first = first_error(error)
-    param = _path_in(body, first["loc"], first_message)
-    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
-    return InvalidRequest(f"{first['msg']} (at {param or 'the request'})", param, code)
+    param = _path_in(body, wrong["loc"], first_message)
+    code = "missing_required_parameter" if wrong["type"] == "missing" else "invalid_value"
+    return InvalidRequest(f"{wrong['msg']} (at {param or 'the request'})", param, code)
 
 
 def _path_in(body: Any, loc: tuple[int | str, ...], first_message: int) -> str | None:

@@ -22,7 +22,7 @@ from api.frontend.vllm_errors import error_in_frame, serving_error
 from api.wire.limits.bounds import check_bounds
 from api.wire.messages.answer import Ending
 from api.wire.messages.request import for_charging, read_fields
-from api.wire.validation import FailFast, refusal
+from api.wire.validation import FailFast, deepest_error, first_error, refusal
 from cluster.errors import UNFORESEEN, InvalidRequest, ServingError
 
 _MESSAGE: FailFast[AnthropicMessagesRequest] = FailFast(AnthropicMessagesRequest)
@@ -106,7 +106,7 @@ class MessageTranslator:
                 disabled_thinking_effort=self._disabled_effort,
             )
         except ValidationError as error:
-            raise refusal(error, {}) from error
+            raise refusal(first_error(error), {}) from error
         except VLLMClientError as error:
             raise serving_error(error) from error
         except (ValueError, TypeError, AttributeError) as error:  # of vLLM's translator for what it cannot translate
@@ -171,7 +171,7 @@ def _validated(model: FailFast[Any], body: Any) -> Any:
     try:
         return model.validate(read)
     except ValidationError as error:
-        raise refusal(error, read) from error
+        raise refusal(deepest_error(error), read) from error
     except (ValueError, TypeError, AttributeError) as error:  # raised by vLLM's validators for a value of a wrong type
         raise InvalidRequest(f"a field of the request has a wrong type ({error})", None, "invalid_type") from error
 

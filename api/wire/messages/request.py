@@ -46,8 +46,8 @@ IGNORED = frozenset(
         "workspace_id",
     }
 )
-"""Anthropic's fields that do not change what the model is asked. They are accepted without an effect, because Claude Code
-and the official clients send them.
+"""Anthropic's fields that do not change what the model is asked. They are accepted without an effect, because Claude
+Code and the official clients send them.
 """
 UNSUPPORTED = frozenset({"container", "mcp_servers", "output_format", "thread"})
 """Anthropic's fields that would change the answer and that Baton does not support. They are refused if they are neither
