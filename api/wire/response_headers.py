@@ -51,20 +51,8 @@ until it is whole again, as "1s", "6m0s" or "250ms".
 
 _RATE_LIMITS = (LIMIT_REQUESTS, LIMIT_TOKENS, REMAINING_REQUESTS, REMAINING_TOKENS, RESET_REQUESTS, RESET_TOKENS)
 EXPOSED = (
-    *(
-        REQUEST_ID,
-        ANTHROPIC_REQUEST_ID,
-        TRACE_PARENT,
-        RETRY_AFTER,
-        SHOULD_RETRY,
-        SAFETY_EVENT,
-        PATH,
-        SLO,
-        PREDICTED,
-        SOURCES,
-        STALE,
-        SERVICE,
-    ),
+    *(REQUEST_ID, ANTHROPIC_REQUEST_ID, TRACE_PARENT, RETRY_AFTER, SHOULD_RETRY, SAFETY_EVENT),
+    *(PATH, SLO, PREDICTED, SOURCES, STALE, SERVICE),
     *_RATE_LIMITS,
 )
 """All of them. Pages of listed origins may read them."""

@@ -16,7 +16,10 @@ from tests.component.anthropic_client import anthropic_client
 from tests.component.app_with_fakes import an_app
 from tests.component.fake_engines import FakeEngines
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning"),  # vLLM reads its own field
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 WINDOW = 512
 HELLO: dict[str, Any] = {
@@ -233,19 +236,20 @@ async def test_thoughts_are_blocks_of_their_own(stream: bool) -> None:
     assert off.stop_reason == "end_turn"
 
 
+def says_only(content: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}]}
+
+
 REFUSED: list[tuple[dict[str, Any], type[anthropic.APIStatusError], str]] = [
     ({"model": "other"}, anthropic.NotFoundError, "model_not_found"),
     ({"max_tokens": 0}, anthropic.BadRequestError, "max_tokens must be positive"),
     ({"messages": []}, anthropic.BadRequestError, "at least one message"),
     ({"messages": [{"role": "user", "content": []}]}, anthropic.BadRequestError, "at least one message"),
     ({"messages": [{"role": "robot", "content": "x"}]}, anthropic.BadRequestError, "messages.0.role"),
-    (
-        {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
-        anthropic.BadRequestError,
-        "0.content.0.type",
-    ),
-    ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, anthropic.BadRequestError, "no images"),
-    ({"messages": [{"role": "user", "content": "a " * 900}]}, anthropic.BadRequestError, "prompt is too long"),
+    (says_only([{"type": "document"}]), anthropic.BadRequestError, "messages.0.content.0.type"),
+    (says_only([{"type": "text", "text": 5}]), anthropic.BadRequestError, "messages.0.content.0.text"),
+    (says_only([{"type": "image"}]), anthropic.BadRequestError, "no images"),
+    (says_only("a " * 900), anthropic.BadRequestError, "prompt is too long"),
     ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, anthropic.BadRequestError, "runs no tools of its own"),
     ({"tools": [{"name": "w"}]}, anthropic.BadRequestError, "input_schema"),
     ({"tool_choice": {"type": "any"}}, anthropic.BadRequestError, "tool"),
