@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import httpx
 from fastapi import FastAPI
+from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 
 from api.charging.charging import Charging
 from api.context.manager import ContextManager
@@ -71,9 +72,10 @@ class FakeFrontend:
         self.bodies: list[tuple[str, Any]] = []
         self.terms: list[Terms] = []
         self.stream_is_closed = False
-        of_model = SimpleNamespace(max_model_len=CARD["max_model_len"])
-        serving = SimpleNamespace(_merge_inline_system=False, model_config=of_model)
-        self.messages = MessageTranslator(cast(Any, serving), "none")
+        serving: Any = AnthropicServingMessages.__new__(AnthropicServingMessages)  # without vLLM's renderer
+        serving._merge_inline_system = False
+        serving.model_config = SimpleNamespace(max_model_len=CARD["max_model_len"])
+        self.messages = MessageTranslator(serving, "none")
 
     async def models(self) -> list[dict[str, Any]]:
         return [CARD]

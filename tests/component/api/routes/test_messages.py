@@ -20,6 +20,8 @@ from api.identity.principal import Principal
 from api.identity.rights import ALL_RIGHTS, Right
 from cluster.config.tenants.limits import Limits
 from cluster.errors import QuotaExceeded, RateLimited
+from cluster.messages.ids import Path as Route
+from cluster.messages.ids import SloClass
 from tests.component.anthropic_client import anthropic_client
 from tests.component.app_with_fakes import FakeFrontend, a_client, an_app
 from tests.component.charged import ChargedBooks
@@ -49,6 +51,14 @@ def known(**principal: Any) -> Access:
         return msgspec.structs.replace(SOMEBODY, **principal)
 
     return Access(identify, is_required=True)
+
+
+def an_answer(finish_reason: str = "stop", **message: Any) -> dict[str, Any]:
+    """Of the frontend, to a chat completion."""
+    said = {"role": "assistant", "content": None if message else "Hi"} | message
+    choices = [{"index": 0, "message": said, "finish_reason": finish_reason}]
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    return {"id": "1", "model": "baton-demo", "created": 1, "choices": choices, "usage": usage}
 
 
 def error_of(refused: anthropic.APIStatusError) -> dict[str, Any]:
@@ -163,13 +173,19 @@ async def test_full_replica_is_overloaded() -> None:
 @pytest.mark.parametrize("header", [{"x-api-key": "sk-alice"}, {"authorization": "Bearer sk-alice"}])
 @pytest.mark.parametrize("path", [URL, "/v1/chat/completions"])
 async def test_key_is_read_from_either_header(header: dict[str, str], path: str) -> None:
-    answer = {"id": "1", "model": "baton-demo", "created": 1, "choices": [CHOICE], "usage": USAGE}
-    async with a_client(an_app(FakeFrontend(answer), access=known())) as http:
+    async with a_client(an_app(FakeFrontend(an_answer()), access=known())) as http:
         assert (await http.post(path, json=HELLO, headers=header)).status_code == 200
 
 
-CHOICE = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
-USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+@pytest.mark.parametrize("arguments", ['{"city": "Par', "[]", "", "[" * 100_000])
+async def test_call_that_is_cut_within_its_arguments_has_none(arguments: str) -> None:
+    function = {"name": "weather", "arguments": arguments}
+    tool_calls = [{"id": "call_1", "type": "function", "function": function}]
+    async with anthropic_client(an_app(FakeFrontend(an_answer("length", tool_calls=tool_calls)))) as client:
+        message: Any = await client.messages.create(**HELLO | {"max_tokens": 1})
+    (block,) = message.content
+    assert (block.type, block.name, block.input) == ("tool_use", "weather", {})
+    assert message.stop_reason == "max_tokens"
 
 
 async def test_key_without_the_right_is_refused() -> None:
@@ -186,8 +202,8 @@ async def test_key_without_the_right_is_refused() -> None:
 async def test_forced_path_and_objectives_are_taken_from_headers() -> None:
     frontend = FakeFrontend(RateLimited("no room", "tokens", 2.0, {}))
     async with a_client(an_app(frontend, allow_path_header=True)) as http:
-        headers = {"x-baton-path": "PD", "x-baton-ttft-slo-ms": "50"}
+        headers = {"x-baton-path": Route.PREFILL_DECODE, "x-baton-ttft-slo-ms": "50"}
         answer: httpx.Response = await http.post(URL, json=HELLO | {"service_tier": "flex"}, headers=headers)
     (terms,) = frontend.terms
     assert answer.status_code == 429
-    assert (terms.path, terms.ttft_s, terms.slo_class) == ("PD", 0.05, "batch")
+    assert (terms.path, terms.ttft_s, terms.slo_class) == (Route.PREFILL_DECODE, 0.05, SloClass.BATCH)

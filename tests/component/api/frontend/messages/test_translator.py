@@ -171,14 +171,6 @@ async def test_result_of_a_tool_is_read(client: AsyncAnthropic, engines: FakeEng
     assert '"city": "Paris"' in read and read.index("It rains.") < read.index("So?")
 
 
-async def test_call_that_is_cut_within_its_arguments_has_none(client: AsyncAnthropic, engines: FakeEngines) -> None:
-    engines.says('{"city": "Par', FinishReason.LENGTH)
-    choice = {"type": "tool", "name": "weather"}
-    message = await whole(client, stream=False, tools=[WEATHER], tool_choice=choice, max_tokens=4)
-    assert blocks(message) == [{"type": "tool_use", "name": "weather", "input": {}}]
-    assert message.stop_reason == "max_tokens"
-
-
 async def test_what_claude_code_sends(client: AsyncAnthropic, engines: FakeEngines) -> None:
     ephemeral = {"type": "ephemeral"}
     session = {"device_id": "d", "session_id": "s"}
