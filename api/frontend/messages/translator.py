@@ -20,7 +20,7 @@ from vllm.exceptions import VLLMClientError
 from api.frontend.generation import Call
 from api.frontend.vllm_errors import error_in_frame, serving_error
 from api.wire.limits.bounds import check_bounds
-from api.wire.messages.answer import Ending
+from api.wire.messages.answer import MessageEnding
 from api.wire.messages.request import for_charging, read_fields
 from api.wire.validation import FailFast, deepest_error, first_error, refusal
 from cluster.errors import UNFORESEEN, InvalidRequest, ServingError
@@ -79,13 +79,13 @@ class MessageTranslator:
             tool_call["function"]["arguments"] = _object_in(tool_call["function"]["arguments"])
         translated = self._serving.messages_full_converter(ChatCompletionResponse.model_validate(answer))
         whole = translated.model_dump(mode="json", exclude_none=True)
-        return Ending(call.id, max_tokens).whole(whole, choice["finish_reason"])
+        return MessageEnding(call.id, max_tokens).whole(whole, choice["finish_reason"])
 
     async def events(
         self, frames: AsyncGenerator[str | bytes, None], call: Call, max_tokens: int
     ) -> AsyncGenerator[bytes, None]:
         """The events of a message, from the frames of a chat completion. Raises ServingError."""
-        ending = Ending(call.id, max_tokens)
+        ending = MessageEnding(call.id, max_tokens)
         chunks = _Chunks(frames, call, ending)
         async with aclosing(self._serving.message_stream_converter(chunks.texts())) as events:
             async for event in events:
@@ -131,7 +131,7 @@ class _Translation(AnthropicServingMessages):
 class _Chunks:
     """The chunks of a chat completion on their way to vLLM's translator, without the error that ends them."""
 
-    def __init__(self, frames: AsyncGenerator[str | bytes, None], call: Call, ending: Ending) -> None:
+    def __init__(self, frames: AsyncGenerator[str | bytes, None], call: Call, ending: MessageEnding) -> None:
         self._frames = frames
         self._call = call
         self._ending = ending

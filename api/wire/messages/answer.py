@@ -38,7 +38,7 @@ def usage_of(usage: Any) -> dict[str, int]:
     return counts | {name: value for name, value in told.items() if name in counts and value is not None}
 
 
-class Ending:
+class MessageEnding:
     """What the chunks of a chat completion say about its end, which vLLM's events leave out."""
 
     def __init__(self, call: str, max_tokens: int) -> None:

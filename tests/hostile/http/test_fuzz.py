@@ -168,8 +168,9 @@ def test_any_bytes_at_the_listener_for_minutes(run: Run) -> None:
     any_bytes_hurt_nobody(run, tried(int(1000 * FUZZ_MINUTES), anew=True))
 
 
-WORDS = "user assistant tool system text function image_url tool_use tool_result thinking enabled any auto none required json_schema message".split()  # noqa: SIM905
+WORDS = "user assistant tool system text function image_url auto none required json_schema message".split()  # noqa: SIM905
 WORDS += ["baton-demo", "", "a" * 3000, "\ud83d", "\0", "http://127.0.0.1:1/", "resp_1", "conv_1", "default"]
+WORDS += ["tool_use", "tool_result", "thinking", "enabled", "any"]
 NUMBERS = [0, 1, -1, 2, 3.5, 1e308, -(2**63), 2**63, 2**200, float("nan"), float("inf")]
 FIELDS = """
     model messages prompt input role content type tools tool_choice n stop stream logit_bias temperature top_p

@@ -76,11 +76,11 @@ class Served:
 
 
 @asynccontextmanager
-async def served(safety: dict[str, Any] | None = None, **parsers: str) -> AsyncIterator[Served]:
+async def served(safety: dict[str, Any] | None = None) -> AsyncIterator[Served]:
     engines = FakeEngines()
     limits = Limits(requests_per_minute=60, concurrent_requests=9, tokens_per_minute=10**6, cost_per_month=0)
     books = ChargedBooks(limits)
-    frontend = await engines.frontend(512, safety, **parsers)
+    frontend = await engines.frontend(512, safety)
     try:
         app = an_app(frontend, access=known(), charging=books.charging)
         async with anthropic_client(app) as client:
@@ -158,6 +158,12 @@ async def test_errors_of_the_edge_have_anthropic_s_shape(url: str) -> None:
         await refused(400, json=[], headers=key)
         await refused(405, "GET", headers=key)
         await refused(404, "POST", f"{url}/batches", json=HELLO, headers=key)
+
+
+async def test_service_is_reached_without_a_key() -> None:
+    async with a_client(an_app(FakeFrontend(), access=known())) as http:
+        assert (await http.head("/")).status_code == 200
+        assert (await http.get("/")).status_code == 405
 
 
 async def test_full_replica_is_overloaded() -> None:

@@ -34,14 +34,12 @@ WEATHER: dict[str, Any] = {
     "cache_control": {"type": "ephemeral"},
 }
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
-SERVED = {"tool_call_parser": "hermes"}
-REASONING = {"reasoning_parser": "qwen3"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def started() -> AsyncIterator[tuple[FakeEngines, Frontend]]:
     engines = FakeEngines()
-    frontend = await engines.frontend(WINDOW, **SERVED)
+    frontend = await engines.frontend(WINDOW, tool_call_parser="hermes")
     yield engines, frontend
     await frontend.close()
 
@@ -174,7 +172,8 @@ async def test_result_of_a_tool_is_read(client: AsyncAnthropic, engines: FakeEng
 async def test_what_claude_code_sends(client: AsyncAnthropic, engines: FakeEngines) -> None:
     ephemeral = {"type": "ephemeral"}
     session = {"device_id": "d", "session_id": "s"}
-    message = await client.beta.messages.create(
+    create: Any = client.beta.messages.create  # whose parameters are unions of many types
+    message = await create(
         **HELLO
         | {
             "messages": [
@@ -214,7 +213,7 @@ async def test_tokens_are_counted_without_generating(client: AsyncAnthropic, eng
 @pytest.mark.parametrize("stream", [False, True])
 async def test_thoughts_are_blocks_of_their_own(stream: bool) -> None:
     engines = FakeEngines()
-    frontend = await engines.frontend(WINDOW, **REASONING)
+    frontend = await engines.frontend(WINDOW, reasoning_parser="qwen3")
     engines.says("<think>Hm.</think>Paris is nice.")
     try:
         async with anthropic_client(an_app(frontend)) as client:

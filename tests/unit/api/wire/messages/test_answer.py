@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.wire.messages.answer import Ending, stop_reason_of, usage_of
+from api.wire.messages.answer import MessageEnding, stop_reason_of, usage_of
 
 NO_USAGE = {
     "input_tokens": 0,
@@ -41,7 +41,7 @@ def frame(event: dict[str, Any]) -> str:
     return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
 
 
-def sent(ending: Ending, event: dict[str, Any]) -> Any:
+def sent(ending: MessageEnding, event: dict[str, Any]) -> Any:
     told = ending.frame(frame(event))
     assert told is not None
     name, data, *rest = told.decode().split("\n")
@@ -51,18 +51,18 @@ def sent(ending: Ending, event: dict[str, Any]) -> Any:
 
 def test_message_starts_with_its_id_and_usage() -> None:
     event = {"type": "message_start", "message": {"id": "chatcmpl-x", "content": [], "usage": {"input_tokens": 9}}}
-    message = sent(Ending("c", 8), event)["message"]
+    message = sent(MessageEnding("c", 8), event)["message"]
     assert (message["id"], message["usage"]) == ("msg_c", NO_USAGE | {"input_tokens": 9})
 
 
 def test_thought_starts_with_an_empty_signature() -> None:
     block = {"type": "thinking", "thinking": ""}
-    told = sent(Ending("c", 8), {"type": "content_block_start", "index": 0, "content_block": block})
+    told = sent(MessageEnding("c", 8), {"type": "content_block_start", "index": 0, "content_block": block})
     assert told["content_block"] == block | {"signature": ""}
 
 
 def test_stream_that_was_cut_ends_as_refused() -> None:
-    ending = Ending("c", 8)
+    ending = MessageEnding("c", 8)
     ending.finish_reason = "content_filter"
     event = {"type": "message_delta", "delta": {"stop_reason": None}, "usage": {"output_tokens": 3}}
     assert sent(ending, event) == {
@@ -75,8 +75,8 @@ def test_stream_that_was_cut_ends_as_refused() -> None:
 @pytest.mark.parametrize("kind", ["content_block_delta", "content_block_stop", "message_stop"])
 def test_other_events_are_passed_on(kind: str) -> None:
     passed = frame({"type": kind, "index": 0})
-    assert Ending("c", 8).frame(passed) == passed.encode()
+    assert MessageEnding("c", 8).frame(passed) == passed.encode()
 
 
 def test_error_of_the_translator_is_no_event() -> None:
-    assert Ending("c", 8).frame(frame({"type": "error", "error": {"message": "secret"}})) is None
+    assert MessageEnding("c", 8).frame(frame({"type": "error", "error": {"message": "secret"}})) is None

@@ -26,7 +26,8 @@ def test_field_without_effect_is_accepted_and_left_out(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_field_that_would_change_the_answer_is_refused_unless_it_is_empty(name: str) -> None:
-    for empty in (None, [], {}):
+    nothing: tuple[Any, ...] = (None, [], {})
+    for empty in nothing:
         assert read_fields(ASKED | {name: empty}) == ASKED
     with pytest.raises(InvalidRequest, match=name):
         read_fields(ASKED | {name: [{"type": "url"}]})
