@@ -89,7 +89,7 @@ class MessageTranslator:
         chunks = _Chunks(frames, call, ending)
         async with aclosing(self._serving.message_stream_converter(chunks.texts())) as events:
             async for event in events:
-                frame = ending.frame(event)
+                frame = ending.frame(event, call.num_prompt_tokens)
                 if chunks.error is not None:
                     break
                 if frame is None:
@@ -114,7 +114,11 @@ class MessageTranslator:
         if not chat.messages:
             raise InvalidRequest("messages: at least one message with content is required", "messages", "empty_array")
         fields = chat.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=_NOT_PASSED_ON)
-        return {name: value for name, value in fields.items() if value is not None} | {"messages": chat.messages}
+        body = {name: value for name, value in fields.items() if value is not None} | {"messages": chat.messages}
+        if chat.stream:
+            # vLLM's translator wants usage in every chunk, which a plain stream (api/frontend/plain_streams.py) has not
+            body["stream_options"] = {"include_usage": True}
+        return body
 
 
 class _Translation(AnthropicServingMessages):

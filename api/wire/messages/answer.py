@@ -61,9 +61,9 @@ class MessageEnding:
             "usage": usage,
         }
 
-    def frame(self, frame: str) -> bytes | None:
+    def frame(self, frame: str, num_prompt_tokens: int) -> bytes | None:
         """The frame of an event that vLLM has translated, as the client gets it. None for an error, of which vLLM says
-        only its text.
+        only its text. `num_prompt_tokens`: as far as it is known.
         """
         name, _, data = frame.removeprefix(_EVENT).partition(_DATA)
         if name == "error":
@@ -72,7 +72,7 @@ class MessageEnding:
             return frame.encode()
         event = msgspec.json.decode(data)
         if name == "message_start":
-            event["message"] |= {"id": self._id, "usage": usage_of(event["message"].get("usage"))}
+            event["message"] |= {"id": self._id, "usage": usage_of({"input_tokens": num_prompt_tokens})}
         elif name == "content_block_start" and event["content_block"]["type"] == "thinking":
             event["content_block"]["signature"] = ""
         elif name == "message_delta":

@@ -42,7 +42,7 @@ def frame(event: dict[str, Any]) -> str:
 
 
 def sent(ending: MessageEnding, event: dict[str, Any]) -> Any:
-    told = ending.frame(frame(event))
+    told = ending.frame(frame(event), 9)
     assert told is not None
     name, data, *rest = told.decode().split("\n")
     assert (name, rest) == (f"event: {event['type']}", ["", ""])
@@ -50,7 +50,7 @@ def sent(ending: MessageEnding, event: dict[str, Any]) -> Any:
 
 
 def test_message_starts_with_its_id_and_usage() -> None:
-    event = {"type": "message_start", "message": {"id": "chatcmpl-x", "content": [], "usage": {"input_tokens": 9}}}
+    event = {"type": "message_start", "message": {"id": "chatcmpl-x", "content": [], "usage": {"input_tokens": 0}}}
     message = sent(MessageEnding("c", 8), event)["message"]
     assert (message["id"], message["usage"]) == ("msg_c", NO_USAGE | {"input_tokens": 9})
 
@@ -75,8 +75,8 @@ def test_stream_that_was_cut_ends_as_refused() -> None:
 @pytest.mark.parametrize("kind", ["content_block_delta", "content_block_stop", "message_stop"])
 def test_other_events_are_passed_on(kind: str) -> None:
     passed = frame({"type": kind, "index": 0})
-    assert MessageEnding("c", 8).frame(passed) == passed.encode()
+    assert MessageEnding("c", 8).frame(passed, 9) == passed.encode()
 
 
 def test_error_of_the_translator_is_no_event() -> None:
-    assert MessageEnding("c", 8).frame(frame({"type": "error", "error": {"message": "secret"}})) is None
+    assert MessageEnding("c", 8).frame(frame({"type": "error", "error": {"message": "secret"}}), 9) is None
