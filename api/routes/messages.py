@@ -1,6 +1,4 @@
-"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's Messages API, answered by chat completions. HEAD / is
-what Claude Code asks before its first message.
-"""
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's Messages API, answered by chat completions."""
 
 from functools import partial
 from typing import Any
@@ -50,12 +48,7 @@ async def count_tokens(request: Request) -> Response:
     return JSONResponse({"input_tokens": await frontend.count_tokens(chat)})
 
 
-async def is_reached(request: Request) -> Response:
-    return Response()
-
-
 router = APIRouter()
-router.add_route("/", is_reached, methods=["HEAD"])
 router.add_route(PREFIX, create_message, methods=["POST"])
 router.add_route(f"{PREFIX}/count_tokens", count_tokens, methods=["POST"])
 

@@ -160,12 +160,6 @@ async def test_errors_of_the_edge_have_anthropic_s_shape(url: str) -> None:
         await refused(404, "POST", f"{url}/batches", json=HELLO, headers=key)
 
 
-async def test_service_is_reached_without_a_key() -> None:
-    async with a_client(an_app(FakeFrontend(), access=known())) as http:
-        assert (await http.head("/")).status_code == 200
-        assert (await http.get("/")).status_code == 405
-
-
 async def test_full_replica_is_overloaded() -> None:
     app = an_app(FakeFrontend(), max_ongoing_requests=1)
     held: Any = app.state.services.capacity.acquire()
