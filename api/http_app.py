@@ -25,6 +25,7 @@ from api.routes import (
     conversations,
     feedback,
     health,
+    messages,
     models,
     response_socket,
     responses,
@@ -91,7 +92,7 @@ def build_http_app(
         chain_space=ChainSpace(config.websockets),
     )
     remembering = (conversations, context, response_socket, responses, stored_completions, feedback, safety)
-    routers = [routes.router for routes in (completions, *remembering, models, usage, health)]
+    routers = [routes.router for routes in (completions, messages, *remembering, models, usage, health)]
     return _app([health.liveness, *routers], services, config, capacity, access, services.body_budget)
 
 
@@ -163,17 +164,16 @@ def _app(
 
 async def _on_serving_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ServingError)
-    return error_response(error)
+    return error_response(error, request.scope)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == NotFound.http_status:
-        return error_response(
-            NotFound(f"unknown request URL: {request.method} {request.url.path}", None, "unknown_url")
-        )
+        unknown = NotFound(f"unknown request URL: {request.method} {request.url.path}", None, "unknown_url")
+        return error_response(unknown, request.scope)
     refused = InvalidRequest(f"{error.detail}: {request.method} {request.url.path}", None, "method_not_allowed")
     refused.http_status = error.status_code
-    response = error_response(refused)
+    response = error_response(refused, request.scope)
     response.headers.update(error.headers or {})
     return response

@@ -3,7 +3,7 @@ order.
 
 A request that its headers show to be wrong is refused before its body is read, and so is one without the credential
 that it needs. A body is read before the request counts as open, so that slow senders do not use up the open requests.
-Every answer has the id of the request, and every error has OpenAI's shape.
+Every answer has the id of the request, and every error has the shape of its surface (api/edge/error_response.py).
 """
 
 import asyncio
@@ -26,8 +26,9 @@ from api.edge.request_body import BODY, Bodies, ClientLeft
 from api.edge.request_id import HEADER, HTTP_REQUEST, SCOPE_KEY, TRACE, request_id_of
 from api.edge.socket import FAILED, SOCKET, Socket, Steps
 from api.identity.access import AccessPort
+from api.wire.messages.surface import is_of_messages
 from api.wire.query import flag_in
-from api.wire.response_headers import EXPOSED, TRACE_PARENT
+from api.wire.response_headers import ANTHROPIC_REQUEST_ID, EXPOSED, TRACE_PARENT
 from cluster.config.ingress import IngressConfig
 from cluster.errors import UNFORESEEN, InvalidRequest, Misdirected, ServingError
 from cluster.metrics.requests import HTTP_REFUSALS
@@ -83,6 +84,8 @@ class Edge:
         request_id = request_id_of(head.request_id)
         token = HTTP_REQUEST.set(request_id)
         named = [(HEADER, request_id.encode())]
+        if is_of_messages(scope["path"]):
+            named.append((ANTHROPIC_REQUEST_ID.encode(), request_id.encode()))
         if self._is_traced:
             is_made = head.request_id != request_id.encode()
             nonce = secrets.token_hex(8)
@@ -106,7 +109,7 @@ class Edge:
             await (self._with_cors if is_foreign else self._admitted)(scope, receive, exchange.send)
         except ServingError as error:
             HTTP_REFUSALS.labels(error.code or "").inc()
-            await error_response(error)(scope, receive, exchange.send)
+            await error_response(error, scope)(scope, receive, exchange.send)
         finally:
             exchange.close()
             HTTP_REQUEST.reset(token)
@@ -149,7 +152,7 @@ class Edge:
             await self._app(scope, receive, sending)
         except ServingError as error:
             HTTP_REFUSALS.labels(error.code or "").inc()
-            await error_response(error)(scope, receive, sending)
+            await error_response(error, scope)(scope, receive, sending)
         except OSError:
             pass  # the client has left
         except Exception:
@@ -157,7 +160,7 @@ class Edge:
             if is_accepted:
                 await socket_.close(FAILED, "internal error")
             else:
-                await error_response(ServingError(UNFORESEEN))(scope, receive, sending)
+                await error_response(ServingError(UNFORESEEN), scope)(scope, receive, sending)
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Reads, counts and serves a request. `receive` is the server's. Errors are answered here, inside of the CORS
@@ -185,12 +188,12 @@ class Edge:
             task.uncancel()
         except ServingError as error:
             HTTP_REFUSALS.labels(error.code or "").inc()
-            await error_response(error)(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
         except Exception:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             if exchange.is_started:
                 raise
-            await error_response(ServingError(UNFORESEEN))(scope, receive, send)
+            await error_response(ServingError(UNFORESEEN), scope)(scope, receive, send)
         finally:
             body.release()
             if units is not None:

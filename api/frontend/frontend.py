@@ -26,6 +26,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from api.frontend.checking_thread import in_checking_thread
 from api.frontend.generation import CALL, Call, SessionFactory
+from api.frontend.messages.translator import MessageTranslator
 from api.frontend.plain_streams import TextChat, TextCompletion
 from api.frontend.public_prefixes import PublicPrefixes
 from api.frontend.reasoning_counter import ReasoningCounter
@@ -39,7 +40,7 @@ from api.safety.scored_text import Scored
 from api.safety.screener import Screener
 from api.safety.stages import Tokens
 from api.wire.fields import check_fields
-from api.wire.validation import FailFast, first_error
+from api.wire.validation import FailFast, first_error, refusal
 from cluster.config.application import AppConfig
 from cluster.engine.block_hashes import BlockHasher
 from cluster.errors import InvalidRequest, ServingError
@@ -98,9 +99,12 @@ class Frontend:
         chat: OpenAIServingChat,
         completion: OpenAIServingCompletion,
         models: OpenAIServingModels,
+        messages: MessageTranslator,
         screener: Screener | None = None,
     ) -> None:
         """`screener`: screens all requests and answers."""
+        self.messages = messages
+        """Translates messages of Anthropic's API into chat completions, and their answers back."""
         self._chat = chat
         self._completion = completion
         self._models = models
@@ -125,7 +129,8 @@ class Frontend:
             screener = Screener(config.safety, _tokens(chat), audit)
             screener.start()
         completion = TextCompletion.adopt(state.openai_serving_completion)
-        return cls(chat, completion, state.openai_serving_models, screener)
+        messages = await MessageTranslator.start(state.anthropic_serving_messages)
+        return cls(chat, completion, state.openai_serving_models, messages, screener)
 
     async def close(self) -> None:
         """End the processes that compile constraints, and the screening. No request may be open."""
@@ -298,10 +303,7 @@ def _validated(model: FailFast[Any], body: Any, first_message: int = 0) -> Any:
         _check_media(present.get("messages"), first_message)
         return model.validate(present)
     except ValidationError as error:
-        first = first_error(error)
-        param = _path_in(body, first["loc"], first_message)
-        code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
-        raise InvalidRequest(f"{first['msg']} (at {param or 'the request'})", param, code) from error
+        raise refusal(first_error(error), body, first_message) from error
     except VLLMClientError as error:
         raise serving_error(error) from error
     except (AttributeError, KeyError, TypeError) as error:  # raised by vLLM's validators for a value of a wrong type
@@ -321,20 +323,6 @@ def _check_media(messages: Any, first_message: int) -> None:
             f"messages.{number}.content",
             "unsupported_value",
         )
-
-
-def _path_in(body: Any, loc: tuple[int | str, ...], first_message: int) -> str | None:
-    """The path to the value that pydantic refused, without the names that pydantic gives to the branches of a union."""
-    path: list[str] = []
-    last = len(loc) - 1
-    for i, part in enumerate(loc):
-        is_there = part in body if isinstance(body, dict) else isinstance(body, list) and isinstance(part, int)
-        if is_there:
-            path.append(str(part + first_message if path == ["messages"] and isinstance(part, int) else part))
-            body = body[part]
-        elif i == last and isinstance(body, dict):  # a missing field
-            path.append(str(part))
-    return ".".join(path) or None
 
 
 def _uncounted(error: ServingError) -> ServingError:

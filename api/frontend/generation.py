@@ -70,6 +70,8 @@ class Call:
         """Where the request runs, why, and what is expected. Set with the first token."""
         self.prompt_sources: PromptTokenSources | None = None
         """The sources of the prompt's KV blocks on the worker that generated the first token, set with that token."""
+        self.num_prompt_tokens = 0
+        """Tokens of the prompt that was rendered last, in number. 0 before."""
         self.error: ServingError | None = None
         """The error that ended a generation. vLLM's serving code passes on only its message."""
         self.generations: list[Generation] = []
@@ -178,6 +180,7 @@ class Generation:
         if constraint is not None:
             await compilers.check(*constraint_in(constraint), call.tenant)
         generate = self._to_generate_request(self.request, public_prefixes)
+        call.num_prompt_tokens = len(generate.prompt_token_ids)
         block_hashes = await hasher.of_prompt(
             generate.prompt_token_ids, generate.cache_salt, generate.num_public_tokens
         )

@@ -41,7 +41,9 @@ class Access:
 
     async def admit(self, path: str, headers: Headers) -> Mapping[str, object]:
         """Who asks, on a path whose requests belong to a tenant. Other paths ask for no credential."""
-        return {PRINCIPAL: await self.principal(key_of(headers))} if path.startswith(HAS_TENANTS) else {}
+        if not path.startswith(HAS_TENANTS):
+            return {}
+        return {PRINCIPAL: await self.principal(key_of(headers, reads_api_key_header=True))}
 
     async def principal(self, credential: str | None) -> Principal:
         """Who asks. Raises Unauthorized without a credential that is required, and the errors of `identify`."""

@@ -44,9 +44,10 @@ class EventStream(Response):
         headers_of_status: Callable[[], dict[str, str]],
         keep_alive_s: float,
         error_frame: Callable[[ServingError], bytes] = error_frame,
+        terminal_frame: bytes = DONE.encode(),
     ) -> None:
         """`headers_of_status` is called when the status is sent. `error_frame` makes the frame of an error that comes
-        after the status.
+        after the status. `terminal_frame` is empty where the frames say by themselves that the stream is over.
         """
         self.background = None
         self._frames = frames
@@ -54,6 +55,7 @@ class EventStream(Response):
         self._headers_of_status = headers_of_status
         self._keep_alive_s = keep_alive_s
         self._error_frame = error_frame
+        self._terminal_frame = terminal_frame
         self._is_started = False
         self._is_sending = False
         self._last_sent_at = 0.0
@@ -84,7 +86,7 @@ class EventStream(Response):
                         break
                     if not self._is_started and isinstance(frame, str) and (error := self._error_in(frame)):
                         await self._end_comments()
-                        await error_response(error)(scope, receive, send)
+                        await error_response(error, scope)(scope, receive, send)
                         return
                     body = frame if isinstance(frame, bytes) else to_wire(frame, self._error_in)
                     await self._send(send, body, is_last=False)
@@ -92,7 +94,7 @@ class EventStream(Response):
             if not self._is_started:
                 raise
             await self._send(send, self._error_frame(error), is_last=False)
-        await self._send(send, DONE.encode(), is_last=True)
+        await self._send(send, self._terminal_frame, is_last=True)
 
     async def _send(self, send: Send, body: bytes, *, is_last: bool) -> None:
         if self._comment is not None:

@@ -1,7 +1,8 @@
 """uvicorn's HTTP protocol with limits that uvicorn lacks: on time, headers, pipelining and connections.
 
 A connection is idle until the headers of a request are complete, and again when the answer is complete. A request that
-exceeds a limit gets an error in OpenAI's shape, unless another request is being answered, and the connection is closed.
+exceeds a limit gets an error in the shape of its surface, unless another request is being answered, and the connection
+is closed.
 """
 
 import asyncio
@@ -19,6 +20,8 @@ from api.edge.error_response import error_response
 from api.edge.request_id import HEADER, SCOPE_KEY, request_id_of
 from api.server.head_limits import HeadLimits
 from api.wire.errors import FULL_REPLICA_RETRY_S
+from api.wire.messages.surface import is_of_messages
+from api.wire.response_headers import ANTHROPIC_REQUEST_ID
 from cluster.config.ingress import IngressConfig
 from cluster.errors import InvalidRequest, Overloaded, RequestTimedOut, ServingError
 from cluster.metrics.requests import HTTP_REFUSALS
@@ -276,8 +279,10 @@ class GuardedProtocol(UpgradingProtocol):
         is_free = answering is None or answering.response_complete or answering.disconnected
         if is_free and not self.transport.is_closing():
             unanswered = answering if answering is self.cycle else None
-            request_id = _id_of(self.headers if self._head.has_begun else None, unanswered)
-            self.transport.write(whole_answer(error, self.server_state.default_headers, request_id))
+            has_begun = self._head.has_begun
+            request_id = _id_of(self.headers if has_begun else None, unanswered)
+            path = _path_of(self.url if has_begun else None, unanswered)
+            self.transport.write(whole_answer(error, self.server_state.default_headers, request_id, path))
         self.end()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -308,6 +313,18 @@ def _id_of(headers: list[tuple[bytes, bytes]] | None, cycle: RequestResponseCycl
     return request_id_of(next((value for name, value in headers or () if name == HEADER), None))
 
 
+def _path_of(url: bytes | None, cycle: RequestResponseCycle | None) -> str:
+    """The path of a request that is refused; empty if it is not known. `url`: of a head that is not complete; `cycle`:
+    of the request whose body is.
+    """
+    if url is None:
+        return "" if cycle is None else str(cast(dict[str, Any], cycle.scope)["path"])
+    try:
+        return (httptools.parse_url(url).path or b"").decode("latin-1")
+    except httptools.HttpParserInvalidURLError:
+        return ""
+
+
 def _with_host_of(url: bytes, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """The headers of a request whose URL names a host: that host replaces the Host header (RFC 9112)."""
     parsed = httptools.parse_url(url)
@@ -317,14 +334,18 @@ def _with_host_of(url: bytes, headers: list[tuple[bytes, bytes]]) -> list[tuple[
     return [header for header in headers if header[0] != b"host"] + [(b"host", parsed.host + port)]
 
 
-def whole_answer(error: ServingError, usual: list[tuple[bytes, bytes]], request_id: str) -> bytes:
-    """An error as an answer, after which the connection is closed. `usual`: headers of every answer."""
-    response = error_response(error)
+def whole_answer(error: ServingError, usual: list[tuple[bytes, bytes]], request_id: str, path: str) -> bytes:
+    """An error as an answer, after which the connection is closed. `usual`: headers of every answer. `path`: of the
+    request; empty if it is not known.
+    """
+    response = error_response(error, {"path": path, SCOPE_KEY: request_id})
+    of_surface = [(ANTHROPIC_REQUEST_ID.encode(), request_id.encode())] if is_of_messages(path) else []
     headers = [
         *usual,
         *response.raw_headers,
         *SECURITY_HEADERS,
         (HEADER, request_id.encode()),
+        *of_surface,
         (b"connection", b"close"),
     ]
     lines = [b"%s: %s\r\n" % header for header in headers]

@@ -133,7 +133,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         HTTP_REFUSALS.labels(error.code or "").inc()
         name = request_id_of(None if request_id is None else request_id.encode("latin-1"))
         self._is_cut = self.handshake_initiated = self.handshake_complete = self.close_sent = True
-        self.transport.write(whole_answer(error, self.default_headers, name))
+        self.transport.write(whole_answer(error, self.default_headers, name, ""))
         self.transport.close()
 
 

@@ -19,10 +19,15 @@ that is still full; longer leaves capacity unused.
 
 def error_body(error: ServingError) -> dict[str, Any]:
     """The error object always has its four keys, because clients read each of them."""
-    message, param = _shortened(str(error), MAX_MESSAGE), error.param and _shortened(error.param, MAX_PARAM)
+    param = error.param and _shortened(error.param, MAX_PARAM)
     return {
-        "error": {"message": message, "type": error.error_type, "param": param, "code": error.code},
+        "error": {"message": shown_message(error), "type": error.error_type, "param": param, "code": error.code},
     }
+
+
+def shown_message(error: ServingError) -> str:
+    """The message of an error as clients get it, on every surface."""
+    return _shortened(str(error), MAX_MESSAGE)
 
 
 def error_headers(error: ServingError) -> dict[str, str]:

@@ -8,6 +8,9 @@ PROCESSED_IN = "openai-processing-ms"
 OpenAI's.
 """
 
+ANTHROPIC_REQUEST_ID = "request-id"
+"""The same id, where Anthropic's clients look for it. Answers of the Messages API have it."""
+
 TRACE_PARENT = "traceparent"
 """The place of the request in its trace (W3C Trace Context). Answers have it if traces are exported."""
 
@@ -53,20 +56,8 @@ until it is whole again, as "1s", "6m0s" or "250ms".
 
 _RATE_LIMITS = (LIMIT_REQUESTS, LIMIT_TOKENS, REMAINING_REQUESTS, REMAINING_TOKENS, RESET_REQUESTS, RESET_TOKENS)
 EXPOSED = (
-    *(
-        REQUEST_ID,
-        PROCESSED_IN,
-        TRACE_PARENT,
-        RETRY_AFTER,
-        SHOULD_RETRY,
-        SAFETY_EVENT,
-        PATH,
-        SLO,
-        PREDICTED,
-        SOURCES,
-        STALE,
-        SERVICE,
-    ),
+    *(REQUEST_ID, ANTHROPIC_REQUEST_ID, PROCESSED_IN, TRACE_PARENT, RETRY_AFTER, SHOULD_RETRY, SAFETY_EVENT),
+    *(PATH, SLO, PREDICTED, SOURCES, STALE, SERVICE),
     *_RATE_LIMITS,
 )
 """All of them. Pages of listed origins may read them."""

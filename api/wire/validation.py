@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, SchemaValidator
 
+from cluster.errors import InvalidRequest
+
 M = TypeVar("M")
 
 _FAIL_FAST = frozenset({"list", "set", "frozenset", "tuple"})
@@ -37,6 +39,35 @@ class FailFast(Generic[M]):
 def first_error(error: ValidationError) -> ErrorDetails:
     """The first of the errors, without the wrong value, which may be large."""
     return error.errors(include_url=False, include_context=False, include_input=False)[0]
+
+
+def deepest_error(error: ValidationError) -> ErrorDetails:
+    """The error with the longest path. Of a value that may be of several types, it is the one of the likeliest type."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    return max(errors, key=lambda one: len(one["loc"]))
+
+
+def refusal(wrong: ErrorDetails, body: Any, first_message: int = 0) -> InvalidRequest:
+    """An error of pydantic as one of the client that has sent the body. `first_message` is the index of the body's
+    first message in the chat of the client.
+    """
+    param = _path_in(body, wrong["loc"], first_message)
+    code = "missing_required_parameter" if wrong["type"] == "missing" else "invalid_value"
+    return InvalidRequest(f"{wrong['msg']} (at {param or 'the request'})", param, code)
+
+
+def _path_in(body: Any, loc: tuple[int | str, ...], first_message: int) -> str | None:
+    """The path to the value that pydantic refused, without the names that pydantic gives to the branches of a union."""
+    path: list[str] = []
+    last = len(loc) - 1
+    for i, part in enumerate(loc):
+        is_there = part in body if isinstance(body, dict) else isinstance(body, list) and isinstance(part, int)
+        if is_there:
+            path.append(str(part + first_message if path == ["messages"] and isinstance(part, int) else part))
+            body = body[part]
+        elif i == last and isinstance(body, dict):  # a missing field
+            path.append(str(part))
+    return ".".join(path) or None
 
 
 def _failing_fast(schema: Any) -> Any:

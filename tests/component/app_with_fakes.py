@@ -1,15 +1,18 @@
 """The HTTP application with a fake frontend and a fake cluster, which answer as a test has set them."""
 
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
 from fastapi import FastAPI
+from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 
 from api.charging.charging import Charging
 from api.context.manager import ContextManager
 from api.frontend.frontend import Frontend
 from api.frontend.generation import Call
+from api.frontend.messages.translator import MessageTranslator
 from api.http_app import build_admin_app, build_http_app
 from api.identity.access import Access
 from api.identity.admin.admin_access import AdminAccess
@@ -69,12 +72,19 @@ class FakeFrontend:
         self.bodies: list[tuple[str, Any]] = []
         self.terms: list[Terms] = []
         self.stream_is_closed = False
+        serving: Any = AnthropicServingMessages.__new__(AnthropicServingMessages)  # without vLLM's renderer
+        serving._merge_inline_system = False
+        serving.model_config = SimpleNamespace(max_model_len=CARD["max_model_len"])
+        self.messages = MessageTranslator(serving, "none")
 
     async def models(self) -> list[dict[str, Any]]:
         return [CARD]
 
     async def chat_completion(self, body: Any, call: Call) -> dict[str, Any] | AsyncGenerator[str, None]:
         return self._answered("chat", body, call)
+
+    async def count_tokens(self, body: Any) -> int:
+        return 1
 
     async def completion(self, body: Any, call: Call) -> dict[str, Any] | AsyncGenerator[str, None]:
         return self._answered("text", body, call)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jsonschema_rs
 
+from api.wire.messages.surface import is_of_messages
 from bench.data.shared_data import shared_file
 from tests.conformance import ours
 
@@ -75,7 +76,7 @@ class Document:
             if pattern.fullmatch(asked) and (status < 400 or route in ours.ALWAYS):
                 return schema
         if status >= 400 and media_type == JSON:
-            return ERROR
+            return ours.ERROR_OF_MESSAGES if is_of_messages(asked.partition(" ")[2]) else ERROR
         for pattern, responses in self._routes:
             if pattern.fullmatch(asked) and status < 400:
                 content = responses[str(status)].get("content")

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from api.wire.messages.errors import TYPES
+
 ROUTES: dict[str, str | None] = {
     "GET /healthz": None,
     "GET /readyz": None,
@@ -37,6 +39,8 @@ ROUTES: dict[str, str | None] = {
     "GET /admin/changes": None,
     "GET /admin/usage": None,
     "GET /admin/costs": None,
+    "POST /v1/messages": None,
+    "POST /v1/messages/count_tokens": None,
     "GET /v1/conversations": "ConversationList",
     "POST /v1/responses/{response}/regenerate": "Response",
     "POST /v1/feedback": None,
@@ -70,4 +74,28 @@ def _page_of(schema: str) -> dict[str, Any]:
     }
 
 
-SCHEMAS = {"ConversationList": _page_of("ConversationResource")}
+ERROR_OF_MESSAGES = "MessagesError"
+"""The schema of every error on the paths of Anthropic's Messages API."""
+
+SCHEMAS = {
+    "ConversationList": _page_of("ConversationResource"),
+    ERROR_OF_MESSAGES: {
+        "type": "object",
+        "properties": {
+            "type": {"type": "string", "enum": ["error"]},
+            "error": {
+                "type": "object",
+                "properties": {
+                    "type": {"type": "string", "enum": sorted(TYPES.values())},
+                    "message": {"type": "string"},
+                    "details": {"type": "object"},
+                },
+                "required": ["type", "message"],
+                "additionalProperties": False,
+            },
+            "request_id": {"type": "string", "minLength": 1},
+        },
+        "required": ["type", "error", "request_id"],
+        "additionalProperties": False,
+    },
+}

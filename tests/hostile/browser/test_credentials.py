@@ -51,6 +51,13 @@ def test_bearer_token_is_the_key(key: bytes) -> None:
         assert key_of([(b"host", b"x"), (b"authorization", word + key)]) == key.decode()
 
 
+@pytest.mark.parametrize("key", KEYS)
+def test_key_in_a_header_of_its_own_is_read_where_it_is_expected(key: bytes) -> None:
+    assert key_of([(b"x-api-key", key)], reads_api_key_header=True) == key.decode()
+    with pytest.raises(Unauthorized, match="does not read the header x-api-key"):
+        key_of([(b"x-api-key", key)])
+
+
 def test_no_credential_is_no_key() -> None:
     assert key_of([(b"host", b"x")]) is None
 
@@ -60,7 +67,10 @@ def test_no_credential_is_no_key() -> None:
     [
         [("authorization", "Basic x")],
         [("api-key", "sk-1")],
-        [("x-api-key", "sk-1")],
+        [("x-api-key", "")],
+        [("x-api-key", "Bearer sk-1")],
+        [("x-api-key", "sk-1")] * 2,
+        [("x-api-key", "sk-1"), ("authorization", "Bearer sk-1")],
         [("authorization", "Bearer a")] * 2,
         [("authorization", "Bearer a"), ("api-key", "a")],
     ],

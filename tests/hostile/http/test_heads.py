@@ -37,6 +37,27 @@ async def test_head_of_any_size_is_refused_as_soon_as_it_is_too_large(request_: 
         assert wire.app.num_asked == 0
 
 
+OF_MESSAGES = b"POST %s HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine-1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (OF_MESSAGES % b"/v1/messages" + b"X: " + b"a" * 70_000 + b"\r\n\r\n", 431),
+        (OF_MESSAGES % b"http://localhost/v1/messages?beta=true" + b"Content-Length : 0\r\n\r\n", 400),
+        (OF_MESSAGES % b"/v1/messages/count_tokens" + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (OF_MESSAGES % b"/v1/messages" + b"Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}", 415),
+    ],
+)
+async def test_refused_head_or_body_of_a_message_has_anthropic_s_error(request_: bytes, status: int) -> None:
+    async with listening() as wire:
+        answer = await wire.asked(request_)
+        body = json.loads(answer.body)
+        assert (answer.status, body["type"], body["error"]["type"]) == (status, "error", "invalid_request_error")
+        assert answer.headers["request-id"] == answer.headers["x-request-id"] == body["request_id"] == "mine-1"
+        assert wire.app.num_asked == 0
+
+
 @pytest.mark.parametrize(
     "request_",
     [

@@ -24,6 +24,8 @@ INPUT = {"model": "baton-demo", "input": "hello"}
 GENERATING: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "baton-demo", "messages": MESSAGES},
     "/v1/completions": {"model": "baton-demo", "prompt": "hello"},
+    "/v1/messages": {"model": "baton-demo", "messages": MESSAGES, "max_tokens": 8},
+    "/v1/messages/count_tokens": {"model": "baton-demo", "messages": MESSAGES},
     "/v1/responses": INPUT,
     "/v1/responses/compact": INPUT,
     "/v1/responses/input_tokens": INPUT,
@@ -72,6 +74,12 @@ async def asked(app: FastAPI, method: str, path: str, body: Any = None) -> httpx
         filled = path.replace("{model:path}", "baton-demo").replace("{", "").replace("}", "_1")
         content = None if method != "POST" else body if body is not None else {}
         return await client.request(method, filled, json=content, headers=CREDENTIAL)
+
+
+def code_of(answer: httpx.Response) -> str:
+    """The code of an error, in OpenAI's shape or in Anthropic's."""
+    error = answer.json()["error"]
+    return str(error["code"] if "code" in error else error["details"]["error_code"])
 
 
 def test_every_route_names_a_right() -> None:
@@ -123,7 +131,7 @@ async def test_credential_without_the_right_is_refused(method: str, path: str, r
     app.include_router(usage.router)
     answer = await asked(app, method, path)
     error = answer.json()["error"]
-    assert (answer.status_code, error["code"]) == (403, "insufficient_permissions")
+    assert (answer.status_code, code_of(answer)) == (403, "insufficient_permissions")
     assert f"'{right}'" in error["message"] and not frontend.bodies
 
 
@@ -169,7 +177,7 @@ async def test_who_may_not_write_is_told_to_store_nothing() -> None:
 async def test_model_that_the_credential_may_not_use_is_refused(path: str) -> None:
     frontend = FakeFrontend()
     refused = await asked(app_for(frontend, models=frozenset({"other"})), "POST", path, GENERATING[path])
-    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "model_not_allowed")
+    assert (refused.status_code, code_of(refused)) == (403, "model_not_allowed")
     assert not frontend.bodies
     admitted = await asked(app_for(models=frozenset({"baton-demo"})), "POST", path, GENERATING[path])
     assert admitted.status_code != 403

@@ -21,6 +21,7 @@ from tests.unit.fake_ports import loop_rounds
 GENERATING = {
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/messages",
     "/v1/responses",
     "/v1/responses/compact",
     "/v1/responses/{response}/regenerate",
@@ -76,6 +77,7 @@ def test_every_post_below_v1_draws_on_limits_of_requests() -> None:
         ("POST", "/v1/conversations/conv_1/items", {"items": [{"role": "user", "content": "hello"}]}),
         ("POST", "/v1/safety/appeals", {"event_id": "e", "reason": "r"}),
         ("POST", "/v1/responses/input_tokens", {"input": "hello", "previous_response_id": "resp_1"}),
+        ("POST", "/v1/messages/count_tokens", {"model": "m", "messages": [{"role": "user", "content": "hello"}]}),
         ("GET", "/v1/conversations?query=hello", None),
         ("GET", "/v1/organization/costs?start_time=1", None),
     ],
