@@ -22,15 +22,11 @@ from api.responses.turn_generation import TurnServices
 from api.routes import (
     completions,
     context,
-    conversations,
-    feedback,
     health,
     messages,
     models,
     response_socket,
     responses,
-    safety,
-    stored_completions,
     usage,
 )
 from api.routes.admin import (
@@ -48,6 +44,7 @@ from api.routes.admin import (
 )
 from api.routes.admin.web_page import page_router
 from api.routes.services import IngressServices
+from api.routes.stored import conversations, feedback, safety, stored_completions
 from api.server.cluster_port import ClusterPort
 from api.server.listener import HttpListener
 from api.server.protocol import Gatekeeper

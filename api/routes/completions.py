@@ -1,6 +1,6 @@
 """POST /v1/chat/completions and /v1/completions: completions are generated.
 
-The routes of completions that were stored before are in api/routes/stored_completions.py.
+The routes of completions that were stored before are in api/routes/stored/stored_completions.py.
 """
 
 from collections.abc import Awaitable, Callable

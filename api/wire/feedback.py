@@ -1,4 +1,4 @@
-"""Parsing of the body of POST /v1/feedback. The route is api/routes/feedback.py, and the table
+"""Parsing of the body of POST /v1/feedback. The route is api/routes/stored/feedback.py, and the table
 api/state/postgres/stores/feedback.py.
 """
 

@@ -1,4 +1,4 @@
-"""The body of POST /v1/safety/appeals, and the filters of its lists. The route is api/routes/safety.py."""
+"""The body of POST /v1/safety/appeals, and the filters of its lists. The route is api/routes/stored/safety.py."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
