@@ -138,6 +138,7 @@ async def test_stream_is_its_frames_and_one_terminal_frame(steps: tuple[Any, ...
 async def test_status_comes_with_the_stream_s_headers() -> None:
     headers = dict((await taken(TEXT)).messages[0]["headers"])
     assert headers.pop(b"x-request-id").startswith(b"req_")
+    assert headers.pop(b"openai-processing-ms").isdigit()
     assert headers == {
         b"content-type": b"text/event-stream; charset=utf-8",
         b"cache-control": b"no-cache, no-store",

@@ -106,7 +106,7 @@ async def test_queue_says_who_waits_and_for_how_long_yet() -> None:
     response = await asked_by_operator("GET", "/baton/queue")
     (waiting,) = response.json()["waiting"]
     expected = {"slo_class": "batch", "num_before": 0, "waited_s": 1.0, "wait_s": 2.0, "gives_up_s": 20.0}
-    assert waiting == {"request_id": "r", "is_paused": False, **expected}
+    assert waiting == {"request_id": "r", "is_paused": False, "why": "it is placed at the next look", **expected}
 
 
 @pytest.mark.parametrize("connected", [True, False])
