@@ -44,6 +44,7 @@ from api.routes.admin import (
 )
 from api.routes.admin.web_page import page_router
 from api.routes.services import IngressServices
+from api.routes.vllm import tokenize, version
 from api.server.cluster_port import ClusterPort
 from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
@@ -84,7 +85,8 @@ def build_http_app(
         standstill=Standstill(capacity),
     )
     remembering = (conversations, context, responses, stored_completions, feedback, safety)
-    routers = [routes.router for routes in (completions, *remembering, models, usage, health)]
+    of_vllm = (tokenize, version)
+    routers = [routes.router for routes in (completions, *remembering, models, usage, *of_vllm, health)]
     return _app([health.liveness, *routers], services, config, capacity, access)
 
 

@@ -77,6 +77,8 @@ HOMES = {
         "kvtransfer/side_channel.py",
         "kvtransfer/tiers/*",
         "api/frontend/*",
+        "api/openapi/vllm_schemas.py",
+        "api/routes/vllm/version.py",
         "api/structured/*",
     ),
     "zstandard": ("api/edge/inflating.py",),

@@ -110,7 +110,8 @@ class Ways:
         start_session = cast(SessionFactory, self.engines.start_session)  # its sessions are fakes
         fast = await Frontend.start(config, start_session, NoEvents())
         state = await vllm_state(config, start_session)
-        return fast, Frontend(state.openai_serving_chat, state.openai_serving_completion, state.openai_serving_models)
+        objects = (state.openai_serving_chat, state.openai_serving_completion, state.openai_serving_models)
+        return fast, Frontend(*objects, state.serving_tokenization)
 
     def stream(self, frontend: Frontend, body: dict[str, Any]) -> Stream:
         return self.loop.run_until_complete(self._stream(frontend, body))
