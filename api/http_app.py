@@ -45,6 +45,7 @@ from api.routes.admin import (
 from api.routes.admin.web_page import page_router
 from api.routes.services import IngressServices
 from api.routes.vllm import tokenize, version
+from api.routes.vllm.documentation import Documentation
 from api.server.cluster_port import ClusterPort
 from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
@@ -87,7 +88,8 @@ def build_http_app(
     remembering = (conversations, context, responses, stored_completions, feedback, safety)
     of_vllm = (tokenize, version)
     routers = [routes.router for routes in (completions, *remembering, models, usage, *of_vllm, health)]
-    return _app([health.liveness, *routers], services, config, capacity, access)
+    described = [Documentation().router] if config.docs else []
+    return _app([health.liveness, *routers, *described], services, config, capacity, access)
 
 
 def build_admin_app(

@@ -5,6 +5,11 @@ from typing import Any
 ROUTES: dict[str, str | None] = {
     "GET /healthz": None,
     "GET /readyz": None,
+    "GET /version": None,
+    "GET /openapi.json": None,
+    "GET /docs": None,
+    "POST /tokenize": None,
+    "POST /detokenize": None,
     "GET /": None,
     "GET /page/{file}": None,
     "GET /metrics": None,
