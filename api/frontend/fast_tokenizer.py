@@ -19,8 +19,8 @@ value blocks the event loop for longer; with a lower value, more prompts wait fo
 """
 
 MANY_IDS = 4096
-"""Most token ids whose text is made with the interpreter held, in number: 4096 take 5 ms. A higher value blocks the event
-loop for longer; with a lower value, more lists are decoded as a batch of one, which costs a copy.
+"""Most token ids whose text is made with the interpreter held, in number: 4096 take 5 ms. A higher value blocks the
+event loop for longer; with a lower value, more lists are decoded as a batch of one, which costs a copy.
 """
 
 _ENCODING_OPTIONS = {"add_special_tokens", "truncation", "max_length"}

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from api.openapi.headers import HEADERS
-from api.openapi.operation import CREDENTIAL, ERROR, Described, PublicRoute, error_answer, operation_of
+from api.openapi.operation import CREDENTIAL, ERROR, PublicRoute, RouteNotes, error_answer, operation_of
 from api.openapi.schemas import STRING, Schema, reached
 
 VERSION = "3.1.0"
 """Of OpenAPI. It takes JSON Schema 2020-12 as it is."""
-NOTHING = Described()
+NOTHING = RouteNotes()
 
 _NULLABLE: Schema = {"type": ["string", "null"]}
 _ERROR: Schema = {
@@ -28,7 +28,7 @@ _ERROR: Schema = {
 
 
 def document_of(
-    routes: Sequence[PublicRoute], described: Mapping[str, Described], schemas: Mapping[str, Schema], version: str
+    routes: Sequence[PublicRoute], described: Mapping[str, RouteNotes], schemas: Mapping[str, Schema], version: str
 ) -> dict[str, Any]:
     """`described`: by method and path. `schemas`: what the operations may refer to. `version`: Baton's."""
     paths: dict[str, dict[str, Any]] = {}

@@ -1,6 +1,5 @@
 """One route of the public port, as the document describes it. Pure."""
 
-import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ class Parameter(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described:
+class RouteNotes:
     """What the function of a route does not say of itself."""
 
     body: Schema | None = None
@@ -61,7 +60,7 @@ class PublicRoute(NamedTuple):
         return self.endpoint.__module__.rpartition(".")[2].replace("_", " ")
 
 
-def operation_of(route: PublicRoute, described: Described) -> dict[str, Any]:
+def operation_of(route: PublicRoute, described: RouteNotes) -> dict[str, Any]:
     """OpenAPI's operation object."""
     summary, text = _told(route.endpoint)
     if route.rights:
@@ -84,7 +83,7 @@ def operation_of(route: PublicRoute, described: Described) -> dict[str, Any]:
 
 def _told(endpoint: Callable[..., Any]) -> tuple[str, str]:
     """The first sentence of what a function says of itself, and the sentences that follow."""
-    told = " ".join((inspect.getdoc(endpoint) or "").split())
+    told = " ".join((endpoint.__doc__ or "").split())
     first, _, rest = told.partition(". ")
     return first.removesuffix("."), rest
 
@@ -96,7 +95,7 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     return told | {"style": parameter.style, "explode": True} if parameter.style else told
 
 
-def _answers(described: Described) -> dict[str, Any]:
+def _answers(described: RouteNotes) -> dict[str, Any]:
     answer = described.answer or (OBJECT if described.media_type == JSON else STRING)
     content: dict[str, Any] = {described.media_type: {"schema": answer}}
     if described.events is not None:

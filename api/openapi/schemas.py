@@ -25,7 +25,9 @@ def ref(name: str) -> Schema:
 
 
 def of_fields(known: Collection[str], types: Mapping[str, Any], required: Collection[str] = ()) -> Schema:
-    """The schema of an object that has no field beside `known`. `types`: of some fields, a type or several of Python's."""
+    """The schema of an object that has no field beside `known`. `types`: Python's types of some of the fields, each one
+    type or several.
+    """
     properties = {name: _of_type(types[name]) if name in types else {} for name in sorted(known)}
     schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     return schema | {"required": sorted(required)} if required else schema

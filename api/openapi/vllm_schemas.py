@@ -1,4 +1,4 @@
-"""The JSON schemas of the request and answer models of vLLM that the public port uses, as far as clients may use them."""
+"""The JSON schemas of vLLM's request and answer models, without the fields that clients may not set or do not get."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def vllm_schemas() -> dict[str, Schema]:
     schemas: dict[str, Schema] = {name: _without_titles(schema) for name, schema in found["$defs"].items()}
     for model in requests:
         _restrict(schemas[model.__name__], PRIVILEGED | UNSUPPORTED)
-        # Unknown fields are refused (api/wire/fields.py), and so are `vllm_xargs` of vLLM's
+        # api/wire/fields.py refuses unknown fields; vLLM's models would take them
         schemas[model.__name__]["additionalProperties"] = False
     for model in _GENERATING:
         ours = of_fields(WITHOUT_EFFECT | {MODERATION, SETTINGS}, TYPES)["properties"]

@@ -89,7 +89,8 @@ async def create_appeal(request: Request) -> dict[str, Any]:
 @needs(Right.SAFETY_REVIEW)
 async def list_appeals(request: Request) -> dict[str, Any]:
     """List appeals, the newest first."""
-    found = await _stores(request).appeals.find(tenant_in_state(request), page_of(request.query_params))
+    page = page_of(request.query_params)
+    found = await _stores(request).appeals.find(tenant_in_state(request), page)
     return listed(Part([_appeal(appeal) for appeal in found.data], found.has_more))
 
 

@@ -116,8 +116,11 @@ class Tokenization:
     def _check_ids(self, ids: list[Any]) -> None:
         most = most_counted(self._serving.model_config)
         if len(ids) > most:
-            why = f"tokens has {len(ids)} entries, and may have {most}: {COUNTED_WINDOWS} times the model's context length"
-            raise InvalidRequest(why, "tokens", "array_above_max_length")
+            raise InvalidRequest(
+                f"tokens has {len(ids)} entries, and may have {most}: {COUNTED_WINDOWS} times the context length",
+                "tokens",
+                "array_above_max_length",
+            )
         if not set(map(type, ids)) <= {int}:
             raise InvalidRequest("tokens must be a list of token ids", "tokens", "invalid_type")
         try:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from fastapi.routing import BaseRoute
 
 from api.identity.route_rights import needed_by
 from api.openapi.document import document_of
@@ -47,8 +46,7 @@ class Documentation:
 
     async def _made(self, request: Request) -> _Made:
         if self._making is None:
-            routes: list[BaseRoute] = request.app.routes
-            self._making = asyncio.create_task(asyncio.to_thread(_made_of, routes))
+            self._making = asyncio.create_task(asyncio.to_thread(_made_of, request.app.routes))
         return await asyncio.shield(self._making)  # a client that leaves must not end it for others
 
 

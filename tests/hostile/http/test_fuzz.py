@@ -175,7 +175,8 @@ FIELDS = """
     model messages prompt input role content type tools tool_choice n stop stream logit_bias temperature top_p
     max_tokens min_tokens seed echo response_format metadata include reasoning text background conversation store
     items function name arguments parameters tool_calls stream_options service_tier truncation previous_response_id
-    bad_words repetition_detection documents chat_template_kwargs url id
+    bad_words repetition_detection documents chat_template_kwargs url id tokens add_special_tokens
+    return_token_strs add_generation_prompt continue_final_message
 """.split()  # noqa: SIM905
 """Names of fields for random bodies. Those of log probabilities are missing, because the fake engines have none."""
 PATH_PARAMETER = re.compile(r"\{\w+(:path)?\}")
@@ -183,6 +184,8 @@ VALID = {
     CHAT: {"model": "baton-demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4},
     COMPLETION: {"model": "baton-demo", "prompt": "Hello", "max_tokens": 4},
     "/v1/responses": {"model": "baton-demo", "input": "Hello", "store": False, "max_output_tokens": 16},
+    "/tokenize": {"model": "baton-demo", "prompt": "Hello"},
+    "/detokenize": {"model": "baton-demo", "tokens": [5, 6]},
 }
 
 
