@@ -204,10 +204,20 @@ RIGHT_VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 OF_COMPLETIONS = {"n": st.integers(1, 3), "seed": st.integers(0, 9), "stop": st.lists(st.sampled_from(WORDS[:9]))}
 
+OF_TOKENIZING: dict[str, st.SearchStrategy[Any]] = {
+    "/tokenize": st.fixed_dictionaries(
+        {}, optional={"return_token_strs": st.booleans(), "add_special_tokens": st.booleans()}
+    ),
+    "/detokenize": st.just({}),
+}
+"""The fields beside the valid ones. These routes refuse those of sampling."""
+
 
 @st.composite
 def right_bodies(draw: st.DrawFn, path: str) -> dict[str, Any]:
     """A valid body that asks for few tokens."""
+    if path in OF_TOKENIZING:
+        return VALID[path] | draw(OF_TOKENIZING[path])
     right = RIGHT_VALUES | (OF_COMPLETIONS if path in (CHAT, COMPLETION) else {})
     return VALID.get(path, {}) | draw(st.fixed_dictionaries({}, optional=right))
 
@@ -235,7 +245,7 @@ class Question(NamedTuple):
 
 @st.composite
 def questions(draw: st.DrawFn, routes: list[tuple[str, str]]) -> Question:
-    """Requests at any route. Half of them go to a route that generates tokens."""
+    """Requests at any route. Half of them go to a route that generates or tokenizes."""
     method, path = draw(st.one_of(st.sampled_from([("POST", path) for path in VALID]), st.sampled_from(routes)))
     url = PATH_PARAMETER.sub(lambda _: draw(st.sampled_from(["x", "resp_1", "conv_1", "%00", "%F0%9F"])), path)
     if method == "GET":
