@@ -180,7 +180,7 @@ FIELDS = """
 """.split()  # noqa: SIM905
 """Names of fields for random bodies. Those of log probabilities are missing, because the fake engines have none."""
 PATH_PARAMETER = re.compile(r"\{\w+(:path)?\}")
-VALID = {
+VALID: dict[str, dict[str, Any]] = {
     CHAT: {"model": "baton-demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4},
     COMPLETION: {"model": "baton-demo", "prompt": "Hello", "max_tokens": 4},
     "/v1/responses": {"model": "baton-demo", "input": "Hello", "store": False, "max_output_tokens": 16},
@@ -217,7 +217,8 @@ OF_TOKENIZING: dict[str, st.SearchStrategy[Any]] = {
 def right_bodies(draw: st.DrawFn, path: str) -> dict[str, Any]:
     """A valid body that asks for few tokens."""
     if path in OF_TOKENIZING:
-        return VALID[path] | draw(OF_TOKENIZING[path])
+        chosen: dict[str, Any] = draw(OF_TOKENIZING[path])
+        return VALID[path] | chosen
     right = RIGHT_VALUES | (OF_COMPLETIONS if path in (CHAT, COMPLETION) else {})
     return VALID.get(path, {}) | draw(st.fixed_dictionaries({}, optional=right))
 

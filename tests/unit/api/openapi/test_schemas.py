@@ -1,7 +1,7 @@
 """Parts of JSON schemas, and which of the schemas a document needs."""
 
 from api.openapi.headers import HEADERS
-from api.openapi.schemas import of_fields, reached, ref
+from api.openapi.schemas import Schema, of_fields, reached, ref
 from api.wire.response_headers import EXPOSED
 
 
@@ -20,6 +20,10 @@ def test_fields_have_the_types_that_are_known() -> None:
 
 
 def test_schemas_that_nothing_leads_to_are_left_out() -> None:
-    schemas = {"a": {"items": ref("b")}, "b": {"anyOf": [ref("a"), ref("b")]}, "c": {"items": ref("a")}}
+    schemas: dict[str, Schema] = {
+        "a": {"items": ref("b")},
+        "b": {"anyOf": [ref("a"), ref("b")]},
+        "c": {"items": ref("a")},
+    }
     assert reached({"schema": ref("a")}, schemas).keys() == {"a", "b"}
     assert reached({"$ref": "#/components/responses/a"}, schemas) == {}

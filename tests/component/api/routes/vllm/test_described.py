@@ -52,7 +52,7 @@ async def test_route_knows_the_fields_of_its_body_and_no_others(
     async for schema in bodies(document, name):
         assert schema["additionalProperties"] is False
         assert set(schema.get("required", ())) <= schema["properties"].keys()
-        base = {"messages": []} if "messages" in schema["properties"] else {}
+        base: dict[str, Any] = {"messages": []} if "messages" in schema["properties"] else {}
         assert await error_of(client, method, path, base | {"unheard": 1}) == ("unknown_parameter", "unheard")
         for field in schema["properties"]:
             error = await error_of(client, method, path, base | {field: []})
