@@ -13,6 +13,8 @@ body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding
 code{font-family:ui-monospace,monospace}summary{cursor:pointer;padding:.3rem 0}summary code{font-weight:600}
 table{border-collapse:collapse;margin:.5rem 0 1rem}th,td{text-align:left;vertical-align:top;padding:.2rem .8rem .2rem 0}
 """.strip()
+MANY_KINDS = 4
+"""Kinds of a value that the page names. More make wide columns; fewer send readers to the document more often."""
 _HASH = b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 HEADERS = {
     "content-security-policy": f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; "
@@ -86,7 +88,8 @@ def _type(schema: dict[str, Any]) -> str:
         return " or ".join(str(one) for one in schema.get("enum", [schema.get("const")]))
     branches = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
     if branches:
-        return " or ".join(dict.fromkeys(_type(one) for one in branches))
+        kinds = list(dict.fromkeys(_type(one) for one in branches))
+        return " or ".join(kinds) if len(kinds) <= MANY_KINDS else f"one of {len(kinds)} kinds"
     kind = schema.get("type", "any")
     if kind == "array" and "items" in schema:
         return f"array of {_type(schema['items'])}"

@@ -8,6 +8,7 @@ Schema = dict[str, Any]
 REF = "#/components/schemas/"
 OBJECT: Schema = {"type": "object"}
 STRING: Schema = {"type": "string"}
+INTEGER: Schema = {"type": "integer"}
 
 _KINDS: dict[type, str] = {
     str: "string",

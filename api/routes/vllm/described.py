@@ -8,7 +8,7 @@ each route for what stands here.
 from collections.abc import Iterable
 
 from api.openapi.operation import Parameter, RouteNotes
-from api.openapi.schemas import STRING, Schema, of_fields, ref
+from api.openapi.schemas import INTEGER, OBJECT, STRING, Schema, of_fields, ref
 from api.responses.idempotency import KEY_HEADER
 from api.routes import context, conversations, stored_completions
 from api.wire import feedback
@@ -33,9 +33,13 @@ _TERMS = (
     Parameter(PATH, {"type": "string", "enum": [str(path) for path in Path]}, "header"),
 )
 _TURN = (*_TERMS, Parameter(KEY_HEADER, STRING, "header"))
+_WHOLE = {"start_time", "end_time", "limit"}
 _SUMS = (
     *(Parameter(name, {"type": "array", "items": STRING}) for name in sorted(usage.LISTS)),
-    *(Parameter(name, is_required=name == "start_time") for name in sorted(usage.SINGLE)),
+    *(
+        Parameter(name, INTEGER if name in _WHOLE else STRING, is_required=name == "start_time")
+        for name in sorted(usage.SINGLE)
+    ),
 )
 
 
@@ -60,14 +64,14 @@ DESCRIBED: dict[str, RouteNotes] = {
         is_generated=True,
     ),
     "POST /v1/responses": RouteNotes(
-        body=of_fields(KNOWN, TYPES, ["model"]), events={"type": "object"}, parameters=_TURN, is_generated=True
+        body=of_fields(KNOWN, TYPES, ["model"]), events=OBJECT, parameters=_TURN, is_generated=True
     ),
     "GET /v1/responses/{response}": RouteNotes(
-        events={"type": "object"},
-        parameters=(Parameter("stream", {"type": "boolean"}), Parameter("starting_after", {"type": "integer"})),
+        events=OBJECT,
+        parameters=(Parameter("stream", {"type": "boolean"}), Parameter("starting_after", INTEGER)),
     ),
     "POST /v1/responses/{response}/regenerate": RouteNotes(
-        body=of_fields(OVERRIDES, TYPES), events={"type": "object"}, parameters=_TURN, is_generated=True
+        body=of_fields(OVERRIDES, TYPES), events=OBJECT, parameters=_TURN, is_generated=True
     ),
     "POST /v1/responses/{response}/cancel": RouteNotes(),
     "GET /v1/responses/{response}/input_items": RouteNotes(parameters=_PAGED),
