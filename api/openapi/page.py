@@ -34,7 +34,7 @@ def page_of(document: dict[str, Any]) -> str:
             "<meta name='viewport' content='width=device-width,initial-scale=1'>",
             f"<title>{escape(info['title'])}: API</title><style>{STYLE}</style></head><body><main>",
             f"<h1>{escape(info['title'])} {escape(info['version'])}</h1><p>{escape(info['description'])} ",
-            "The same as <a href='/openapi.json'>OpenAPI document</a>.</p>",
+            "The same as an <a href='/openapi.json'>OpenAPI document</a>.</p>",
             *_sections(document),
             "</main></body></html>\n",
         )
