@@ -100,6 +100,7 @@ def test_document_is_valid_openapi(document: dict[str, Any]) -> None:
         assert in_path == set(re.findall(r"\{(\w+)\}", name))
 
 
+@pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning")  # vLLM reads its own field
 async def test_bodies_and_answers_follow_the_document(document: dict[str, Any]) -> None:
     registry = jsonschema_rs.Registry([(URI, document)])
 
