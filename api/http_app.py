@@ -45,6 +45,8 @@ from api.routes.admin import (
 from api.routes.admin.web_page import page_router
 from api.routes.services import IngressServices
 from api.routes.stored import conversations, feedback, safety, stored_completions
+from api.routes.vllm import tokenize, version
+from api.routes.vllm.documentation import Documentation
 from api.server.cluster_port import ClusterPort
 from api.server.listener import HttpListener
 from api.server.protocol import Gatekeeper
@@ -89,8 +91,10 @@ def build_http_app(
         chain_space=ChainSpace(config.websockets),
     )
     remembering = (conversations, context, response_socket, responses, stored_completions, feedback, safety)
-    routers = [routes.router for routes in (completions, messages, *remembering, models, usage, health)]
-    return _app([health.liveness, *routers], services, config, capacity, access, services.body_budget)
+    of_vllm = (tokenize, version)
+    routers = [routes.router for routes in (completions, messages, *remembering, models, usage, *of_vllm, health)]
+    described = [Documentation().router] if config.docs else []
+    return _app([health.liveness, *routers, *described], services, config, capacity, access, services.body_budget)
 
 
 def gatekeeper_of(services: IngressServices, config: IngressConfig) -> Gatekeeper:

@@ -1,7 +1,8 @@
-"""Prompts to token ids, at less cost than in vLLM's renderer.
+"""Prompts to token ids, at less cost than in vLLM's renderer, and long lists of token ids to text.
 
 A call of a Hugging Face tokenizer also computes the offset of each token and masks, which vLLM does not read. vLLM's
-renderer hands each prompt to a thread, although a short prompt takes less time than the change of thread.
+renderer hands each prompt to a thread, although a short prompt takes less time than the change of thread. And its
+`decode` holds the interpreter, in whichever thread it runs: a million ids would stop the event loop for a second.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,11 @@ from vllm.renderers.hf import HfRenderer, safe_apply_chat_template
 SHORT_CHARS = 4096
 """Longest text that is rendered and tokenized on the event loop, in characters: 4096 take half a millisecond. A higher
 value blocks the event loop for longer; with a lower value, more prompts wait for a thread.
+"""
+
+MANY_IDS = 4096
+"""Most token ids whose text is made with the interpreter held, in number: 4096 take 5 ms. A higher value blocks the
+event loop for longer; with a lower value, more lists are decoded as a batch of one, which costs a copy.
 """
 
 _ENCODING_OPTIONS = {"add_special_tokens", "truncation", "max_length"}
@@ -73,9 +79,21 @@ def ids_only(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
                     return BatchEncoding({"input_ids": ids})
             return super().__call__(text, *args, **options)
 
+        def _decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
+            if not isinstance(token_ids, list) or len(token_ids) <= MANY_IDS or options or _cleans_up(self):
+                return super()._decode(token_ids, skip_special_tokens=skip_special_tokens, **options)
+            return plain.decode_batch([token_ids], skip_special_tokens=skip_special_tokens)[0]
+
     quick = copy(tokenizer)
     quick.__class__ = IdsOnly
     return quick
+
+
+def _cleans_up(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether Hugging Face changes the spaces of a decoded text. It does not for BPE, unless it is forced to."""
+    is_forced = tokenizer.clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output
+    is_bpe = type(tokenizer.backend_tokenizer.model).__name__ == "BPE"
+    return bool(tokenizer.clean_up_tokenization_spaces and (is_forced or not is_bpe))
 
 
 def _at_once_if(is_short: Callable[..., bool], do: Callable[..., Any], do_in_thread: Asynchronous) -> Asynchronous:

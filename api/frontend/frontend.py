@@ -5,7 +5,6 @@ of vLLM's engine they call `RemoteEngine` (api/frontend/remote_engine.py).
 """
 
 import argparse
-import dataclasses
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, cast
 
@@ -20,6 +19,7 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.entrypoints.serve.tokenize.serving import ServingTokenization
 from vllm.exceptions import GenerationError, GracefulHTTPError, VLLMClientError
 from vllm.renderers.chat_utils import has_non_text_content
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -32,7 +32,9 @@ from api.frontend.public_prefixes import PublicPrefixes
 from api.frontend.reasoning_counter import ReasoningCounter
 from api.frontend.remote_engine import RemoteEngine
 from api.frontend.screened_requests import ScreenedRequests
-from api.frontend.token_counting import TextCounter
+from api.frontend.tokens.token_counting import TextCounter
+from api.frontend.tokens.tokenization import Tokenization
+from api.frontend.tokens.windows import counted_params, uncounted
 from api.frontend.vllm_errors import error_of_response, quiet_refusals, serving_error
 from api.safety.audit.decision_record import AuditPort
 from api.safety.review import Appealed, Review
@@ -50,20 +52,13 @@ Frames = AsyncGenerator[str | bytes, None]
 """SSE frames of one stream. A str is as vLLM writes it; bytes are ready for the wire."""
 
 
-COUNTED_WINDOWS = 8
-"""Longest prompt whose tokens are counted, in multiples of the model's context length. A higher value lets one request
-keep a thread busy for longer. With a lower value, fewer clients learn by how much their prompt is too long.
-"""
-
-
 class _Counted(ChatCompletionRequest):
     """A request whose tokens are counted. Its prompt may be longer than the model can read: `build_tok_params` replaces
     the limit that vLLM's renderer enforces.
     """
 
     def build_tok_params(self, model_config: Any) -> Any:
-        most = COUNTED_WINDOWS * model_config.max_model_len
-        return dataclasses.replace(super().build_tok_params(model_config), max_total_tokens=most, max_output_tokens=0)
+        return counted_params(super().build_tok_params(model_config), model_config)
 
 
 CHARACTERS_OF_TOKEN = 64
@@ -100,6 +95,7 @@ class Frontend:
         completion: OpenAIServingCompletion,
         models: OpenAIServingModels,
         messages: MessageTranslator,
+        tokenization: ServingTokenization,
         screener: Screener | None = None,
     ) -> None:
         """`screener`: screens all requests and answers."""
@@ -109,6 +105,7 @@ class Frontend:
         self._completion = completion
         self._models = models
         self._texts = TextCounter(self._count)
+        self.tokenization = Tokenization(tokenization, _validated_chat)
         self._screened = ScreenedRequests(screener)
 
     @classmethod
@@ -130,7 +127,7 @@ class Frontend:
             screener.start()
         completion = TextCompletion.adopt(state.openai_serving_completion)
         messages = await MessageTranslator.start(state.anthropic_serving_messages)
-        return cls(chat, completion, state.openai_serving_models, messages, screener)
+        return cls(chat, completion, state.openai_serving_models, messages, state.serving_tokenization, screener)
 
     async def close(self) -> None:
         """End the processes that compile constraints, and the screening. No request may be open."""
@@ -170,7 +167,7 @@ class Frontend:
         try:
             return len(await _prompt_of(self._chat, request))
         except ServingError as error:
-            raise _uncounted(error) from error
+            raise uncounted(error, "input") from error
 
     async def count_texts(self, texts: Sequence[str]) -> list[int]:
         """The number of tokens of each text by itself; an approximation for a long text (TextCounter)."""
@@ -323,13 +320,3 @@ def _check_media(messages: Any, first_message: int) -> None:
             f"messages.{number}.content",
             "unsupported_value",
         )
-
-
-def _uncounted(error: ServingError) -> ServingError:
-    if error.code != "context_length_exceeded":
-        return error
-    return InvalidRequest(
-        f"the prompt is longer than {COUNTED_WINDOWS} times the model's context length: its tokens are not counted",
-        "input",
-        error.code,
-    )

@@ -19,8 +19,8 @@ from api.identity.tenants import PRINCIPAL, tenant_of_key
 
 Identify = Callable[[str], Awaitable[Principal]]
 """Who asks with a credential: `identify` of Authentication (api/identity/authentication.py), with its errors."""
-HAS_TENANTS = "/v1/"
-"""Prefix of the paths whose requests belong to a tenant."""
+HAS_TENANTS = ("/v1/", "/tokenize", "/detokenize", "/version")
+"""Prefixes of the paths whose requests belong to a tenant. Other paths of the public port ask for no credential."""
 
 
 class AccessPort(Protocol):

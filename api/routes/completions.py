@@ -29,6 +29,7 @@ Answer = Callable[[Any, Call], Awaitable[dict[str, Any] | Frames]]
 
 @needs(Right.INFERENCE)
 async def create_chat_completion(request: Request) -> Response:
+    """Generate the next message of a chat. It is stored if `store` is true."""
     body = await json_of(request)
     await check_constraints_of(request, body)
     hold_sequences(request, body)
@@ -43,6 +44,7 @@ async def create_chat_completion(request: Request) -> Response:
 
 @needs(Right.INFERENCE)
 async def create_completion(request: Request) -> Response:
+    """Generate what follows a text."""
     body = await json_of(request)
     await check_constraints_of(request, body)
     hold_sequences(request, body)

@@ -53,6 +53,7 @@ INPUT_TOKENS = frozenset(
 @router.post("/compact")
 @needs(Right.INFERENCE)
 async def compact(request: Request) -> dict[str, Any]:
+    """Make a conversation shorter: one item stands for it in later requests."""
     body = await object_of(request, COMPACT)
     wanted, call = await checked(request, body.get("input"), lambda: request_of(body)), call_of(request, body)
     history, items = await _conversation(request, wanted)
@@ -70,6 +71,7 @@ async def compact(request: Request) -> dict[str, Any]:
 @needs(Right.INFERENCE)
 @counted
 async def input_tokens(request: Request) -> dict[str, Any]:
+    """Count the tokens of the prompt of a response."""
     body = await object_of(request, INPUT_TOKENS)
     manager = _manager(request)
     (first, *_) = await services_of(request).frontend.models()

@@ -16,13 +16,14 @@ router = APIRouter(prefix="/v1")
 @router.get("/models")
 @needs(Right.INFERENCE)
 async def list_models(request: Request) -> dict[str, Any]:
-    """Models that the credential may not use are left out."""
+    """List the served models. Models that the credential may not use are left out."""
     return {"object": "list", "data": await _cards(request)}
 
 
 @router.get("/models/{model:path}")
 @needs(Right.INFERENCE)
 async def retrieve_model(request: Request, model: str) -> dict[str, Any]:
+    """Answer with a served model that the credential may use."""
     for card in await _cards(request):
         if card["id"] == model:
             return dict(card)

@@ -36,6 +36,7 @@ router = APIRouter(prefix="/v1/responses")
 @router.post("")
 @needs(Right.INFERENCE)
 async def create(request: Request) -> Response:
+    """Generate a response. It is stored unless `store` is false."""
     body = await object_of(request, KNOWN)
     await check_constraints_of(request, body)
     truncation = services_of(request).context.config.default_truncation
@@ -59,6 +60,7 @@ async def retrieve(request: Request, response: str) -> Any:
 @router.post("/{response}/cancel")
 @needs(Right.STATE_READ, Right.STATE_WRITE)
 async def cancel(request: Request, response: str) -> dict[str, Any]:
+    """End a response that runs in the background."""
     tenant, store = tenant_in_state(request), _store(request)
     if await store.cancel(tenant, response):
         await cancelled(services_of(request).turns, services_of(request).chat_state, tenant, response)
@@ -82,6 +84,7 @@ async def regenerate(request: Request, response: str) -> Response:
 @router.delete("/{response}")
 @needs(Right.STATE_WRITE)
 async def delete(request: Request, response: str) -> dict[str, Any]:
+    """Delete a stored response."""
     tenant = tenant_in_state(request)
     async with services_of(request).chat_state.cache.forgetting(tenant, response):
         await _store(request).delete(tenant, response)
@@ -91,6 +94,7 @@ async def delete(request: Request, response: str) -> dict[str, Any]:
 @router.get("/{response}/input_items")
 @needs(Right.STATE_READ)
 async def input_items(request: Request, response: str) -> Response:
+    """List the items that a response answers, the newest first."""
     tenant, page = tenant_in_state(request), page_of(request.query_params)
 
     async def ask() -> dict[str, Any]:

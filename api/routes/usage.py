@@ -22,6 +22,7 @@ router = APIRouter(prefix="/v1/organization")
 @needs(Right.USAGE_READ)
 @counted
 async def usage(request: Request) -> dict[str, Any]:
+    """Tell how many requests and tokens the tenant has used, by time."""
     query = usage_query(request.query_params.multi_items(), time.time())
     return usage_page(query, await _sums(request, query))
 
@@ -30,6 +31,7 @@ async def usage(request: Request) -> dict[str, Any]:
 @needs(Right.USAGE_READ)
 @counted
 async def costs(request: Request) -> dict[str, Any]:
+    """Tell what the tenant has to pay, by time."""
     query = costs_query(request.query_params.multi_items(), time.time())
     return costs_page(query, await _sums(request, query))
 

@@ -4,9 +4,10 @@ and so are optional fields that are null.
 
 from typing import Any
 
-_INTERNAL = frozenset(
+INTERNAL = frozenset(
     {"kv_transfer_params", "ec_transfer_params", "prompt_routed_experts", "routed_experts", "metrics", "prompt_text"}
 )
+"""Fields of vLLM's answers that clients do not get."""
 
 _NULLABLE = frozenset(
     {"content", "refusal", "logprobs", "finish_reason", "param", "code", "service_tier", "system_fingerprint"}
@@ -33,7 +34,7 @@ def public(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_public(name: str, value: Any) -> bool:
-    return name not in _INTERNAL and (value is not None or name in _NULLABLE)
+    return name not in INTERNAL and (value is not None or name in _NULLABLE)
 
 
 def _public_value(name: str, value: Any) -> Any:

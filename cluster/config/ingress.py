@@ -166,6 +166,10 @@ class IngressConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbi
     chat_template: str | None = None
     """Path of a chat template that replaces the model's own template."""
     structured_output: StructuredOutputConfig = StructuredOutputConfig()
+    docs: bool = True
+    """Whether GET /docs and GET /openapi.json describe the public port, to anybody and without a credential. They tell
+    routes and fields, which are the same in each service, and nothing of this one. With false, they are 404.
+    """
     allow_path_header: bool = False
     """Whether a request may choose its path by the header `x-baton-path: D` or `P->D`, for debugging and tests."""
     first_token_timeout_s: Annotated[float, Meta(gt=0, le=86400)] = 600.0

@@ -37,7 +37,7 @@ HOMES = {
     ),
     "psycopg": ("api/state/postgres/*", "cluster/doctor/facts/services.py", "cluster/services/postgres.py"),
     "psycopg_pool": ("api/state/postgres/database.py",),
-    "pydantic": ("api/frontend/*", "api/wire/items.py", "api/wire/validation.py"),
+    "pydantic": ("api/frontend/*", "api/openapi/vllm_schemas.py", "api/wire/items.py", "api/wire/validation.py"),
     "pydantic_core": ("api/wire/validation.py",),
     "ray": (
         "*/deployment.py",
@@ -78,6 +78,8 @@ HOMES = {
         "kvtransfer/side_channel.py",
         "kvtransfer/tiers/*",
         "api/frontend/*",
+        "api/openapi/vllm_schemas.py",
+        "api/routes/vllm/version.py",
         "api/structured/*",
     ),
     "zstandard": ("api/edge/inflating.py",),

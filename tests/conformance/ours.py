@@ -7,6 +7,11 @@ from api.wire.messages.errors import TYPES
 ROUTES: dict[str, str | None] = {
     "GET /healthz": None,
     "GET /readyz": None,
+    "GET /version": None,
+    "GET /openapi.json": None,
+    "GET /docs": None,
+    "POST /tokenize": None,
+    "POST /detokenize": None,
     "GET /": None,
     "GET /page/{file}": None,
     "GET /metrics": None,

@@ -21,12 +21,17 @@ from cluster.errors import InvalidRequest
 
 router = APIRouter(prefix="/v1/conversations")
 
+CREATED = frozenset({"items", "metadata", "title", "user"})
+UPDATED = frozenset({"metadata", "title"})
+ADDED = frozenset({"items"})
+
 
 @router.post("")
 @needs(Right.STATE_WRITE)
 @counted
 async def create(request: Request) -> dict[str, Any]:
-    body = await object_of(request, frozenset({"items", "metadata", "title", "user"}))
+    """Create a conversation, with items or without."""
+    body = await object_of(request, CREATED)
     given, metadata = body.get("items"), metadata_of(body.get("metadata"))
     items = [] if given is None else await checked(request, given, lambda: items_of(given))
     user, title = user_of(body.get("user")), title_of(body.get("title"))
@@ -57,6 +62,7 @@ async def list_conversations(request: Request) -> dict[str, Any]:
 @router.get("/{conversation}")
 @needs(Right.STATE_READ)
 async def retrieve(request: Request, conversation: str) -> Response:
+    """Answer with a conversation."""
     tenant = tenant_in_state(request)
 
     async def ask() -> dict[str, Any]:
@@ -72,7 +78,7 @@ async def update(request: Request, conversation: str) -> dict[str, Any]:
     """Change the metadata or the title of a conversation. A field that the body lacks stays as it is; the title null
     removes the title.
     """
-    body, tenant = await object_of(request, frozenset({"metadata", "title"})), tenant_in_state(request)
+    body, tenant = await object_of(request, UPDATED), tenant_in_state(request)
     metadata = metadata_of(body["metadata"]) if "metadata" in body else None
     title = title_of(body["title"]) if "title" in body else None
     async with _cache(request).forgetting(tenant, conversation):
@@ -82,6 +88,7 @@ async def update(request: Request, conversation: str) -> dict[str, Any]:
 @router.delete("/{conversation}")
 @needs(Right.STATE_WRITE)
 async def delete(request: Request, conversation: str) -> dict[str, Any]:
+    """Delete a conversation with its items."""
     tenant = tenant_in_state(request)
     async with _cache(request).forgetting(tenant, conversation) as gone:
         await _store(request).delete(tenant, conversation, gone)
@@ -92,7 +99,8 @@ async def delete(request: Request, conversation: str) -> dict[str, Any]:
 @needs(Right.STATE_WRITE)
 @counted
 async def add_items(request: Request, conversation: str) -> dict[str, Any]:
-    body = await object_of(request, frozenset({"items"}))
+    """Add items to the end of a conversation."""
+    body = await object_of(request, ADDED)
     items = await checked(request, body.get("items"), lambda: items_of(body.get("items")))
     added = await _store(request).add_items(tenant_in_state(request), conversation, items)
     return {
@@ -107,6 +115,7 @@ async def add_items(request: Request, conversation: str) -> dict[str, Any]:
 @router.get("/{conversation}/items")
 @needs(Right.STATE_READ)
 async def list_items(request: Request, conversation: str) -> Response:
+    """List the items of a conversation, the newest first."""
     tenant, page = tenant_in_state(request), page_of(request.query_params)
 
     async def ask() -> dict[str, Any]:
@@ -118,12 +127,14 @@ async def list_items(request: Request, conversation: str) -> Response:
 @router.get("/{conversation}/items/{item}")
 @needs(Right.STATE_READ)
 async def retrieve_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
+    """Answer with an item of a conversation."""
     return await _store(request).item(tenant_in_state(request), conversation, item)
 
 
 @router.delete("/{conversation}/items/{item}")
 @needs(Right.STATE_READ, Right.STATE_WRITE)
 async def delete_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
+    """Delete an item of a conversation, and answer with the conversation."""
     tenant = tenant_in_state(request)
     async with _cache(request).forgetting(tenant, conversation) as changed:
         return _shown(await _store(request).delete_item(tenant, conversation, item, changed))

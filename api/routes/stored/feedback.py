@@ -22,6 +22,7 @@ router = APIRouter(prefix="/v1/feedback")
 @needs(Right.STATE_WRITE)
 @counted
 async def create(request: Request) -> dict[str, Any]:
+    """Store the opinion of a user about an answer. It replaces the user's earlier one."""
     opinion = opinion_of(await object_of(request, KNOWN))
     return _shown(await _store(request).put(tenant_in_state(request), opinion))
 
@@ -39,6 +40,7 @@ async def list_feedback(request: Request) -> dict[str, Any]:
 @router.delete("/{feedback}")
 @needs(Right.STATE_WRITE)
 async def delete(request: Request, feedback: str) -> dict[str, Any]:
+    """Delete an opinion."""
     await _store(request).delete(tenant_in_state(request), feedback)
     return {"id": feedback, "object": "feedback.deleted", "deleted": True}
 

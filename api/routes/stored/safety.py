@@ -39,7 +39,9 @@ router = APIRouter(prefix="/v1")
 @needs(Right.INFERENCE)
 @counted
 async def moderate(request: Request) -> dict[str, Any]:
-    """`model` is not looked at: there is one screening. The answer names the version of it."""
+    """Tell what the screening finds in texts. `model` is not looked at: there is one screening. The answer names the
+    version of it.
+    """
     asked = moderations.moderation_request_of(await object_of(request, moderations.KNOWN))
     version, scored = await services_of(request).frontend.moderated(tenant_in_state(request), asked.texts)
     results = [result_of(one.scores, one.flagged, asked.further) for one in scored]
@@ -49,7 +51,7 @@ async def moderate(request: Request) -> dict[str, Any]:
 @router.get("/safety/events")
 @needs(Right.SAFETY_REVIEW)
 async def list_events(request: Request) -> dict[str, Any]:
-    """The newest first. `action`, `direction`, `category` and `request_id` are filters."""
+    """List safety events, the newest first. `action`, `direction`, `category` and `request_id` are filters."""
     query, page = AuditFilter(**filters_of(request.query_params)), page_of(request.query_params)
     found = await _stores(request).audit.find(tenant_in_state(request), page, query)
     return listed(Part([_event(stored) for stored in found.data], found.has_more))
@@ -58,6 +60,7 @@ async def list_events(request: Request) -> dict[str, Any]:
 @router.get("/safety/events/{event}")
 @needs(Right.SAFETY_REVIEW)
 async def retrieve_event(request: Request, event: str) -> dict[str, Any]:
+    """Answer with a safety event."""
     return _event(await _stores(request).audit.get(tenant_in_state(request), event))
 
 
@@ -65,7 +68,9 @@ async def retrieve_event(request: Request, event: str) -> dict[str, Any]:
 @needs(Right.SAFETY_REVIEW)
 @counted
 async def create_appeal(request: Request) -> dict[str, Any]:
-    """The stages look at the text once more for whoever decides. An appeal counts also if that fails."""
+    """Appeal against a safety event. The stages look at the text once more for whoever decides. An appeal counts also
+    if that fails.
+    """
     asked = appeal_of(await object_of(request, KNOWN))
     tenant, stores = tenant_in_state(request), _stores(request)
     appeal = await stores.appeals.open(tenant, asked.event, asked.reason)
@@ -83,14 +88,16 @@ async def create_appeal(request: Request) -> dict[str, Any]:
 @router.get("/safety/appeals")
 @needs(Right.SAFETY_REVIEW)
 async def list_appeals(request: Request) -> dict[str, Any]:
-    """The newest first."""
-    found = await _stores(request).appeals.find(tenant_in_state(request), page_of(request.query_params))
+    """List appeals, the newest first."""
+    page = page_of(request.query_params)
+    found = await _stores(request).appeals.find(tenant_in_state(request), page)
     return listed(Part([_appeal(appeal) for appeal in found.data], found.has_more))
 
 
 @router.get("/safety/appeals/{appeal}")
 @needs(Right.SAFETY_REVIEW)
 async def retrieve_appeal(request: Request, appeal: str) -> dict[str, Any]:
+    """Answer with an appeal."""
     return _appeal(await _stores(request).appeals.get(tenant_in_state(request), appeal))
 
 

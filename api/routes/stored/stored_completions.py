@@ -21,6 +21,8 @@ from cluster.errors import InvalidRequest
 
 router = APIRouter(prefix="/v1/chat/completions")
 
+UPDATED = frozenset({"metadata"})
+
 
 @router.get("")
 @needs(Right.STATE_READ)
@@ -36,6 +38,7 @@ async def list_completions(request: Request) -> dict[str, Any]:
 @router.get("/{completion}")
 @needs(Right.STATE_READ)
 async def retrieve(request: Request, completion: str) -> dict[str, Any]:
+    """Answer with a stored completion."""
     return await _store(request).get(tenant_in_state(request), completion)
 
 
@@ -43,7 +46,8 @@ async def retrieve(request: Request, completion: str) -> dict[str, Any]:
 @needs(Right.STATE_READ, Right.STATE_WRITE)
 @counted
 async def update(request: Request, completion: str) -> dict[str, Any]:
-    body = await object_of(request, frozenset({"metadata"}))
+    """Change the metadata of a stored completion."""
+    body = await object_of(request, UPDATED)
     if "metadata" not in body:
         raise InvalidRequest("metadata is missing", "metadata", "missing_required_parameter")
     return await _store(request).update(tenant_in_state(request), completion, metadata_of(body["metadata"]))
@@ -52,6 +56,7 @@ async def update(request: Request, completion: str) -> dict[str, Any]:
 @router.delete("/{completion}")
 @needs(Right.STATE_WRITE)
 async def delete(request: Request, completion: str) -> dict[str, Any]:
+    """Delete a stored completion."""
     await _store(request).delete(tenant_in_state(request), completion)
     return {"id": completion, "object": "chat.completion.deleted", "deleted": True}
 

@@ -35,9 +35,10 @@ MAX_TIME = 1 << 36
 MICROS = 1_000_000
 TENANT_GROUP, TENANT_FILTER = "tenant_id", "tenant_ids"
 """What operators may group and filter by, beside what clients may."""
-_LISTS = {"project_ids", "user_ids", "api_key_ids", "models", "group_by"}
 _Group = tuple[str, str, str, str, str, str]
-_SINGLE = {"start_time", "end_time", "bucket_width", "limit", "page"}
+LISTS = {"project_ids", "user_ids", "api_key_ids", "models", "group_by"}
+SINGLE = {"start_time", "end_time", "bucket_width", "limit", "page"}
+"""Query parameters of a tenant: those that may have several values, and those that have one."""
 
 
 class UsageQuery(NamedTuple):
@@ -117,7 +118,7 @@ def costs_page(query: UsageQuery, sums: Sequence[Sums]) -> dict[str, Any]:
 
 def _query(pairs: Iterable[tuple[str, str]], now: float, most: Mapping[str, int], *, of_all: bool) -> UsageQuery:
     groups = (TENANT_GROUP, *GROUPS) if of_all else GROUPS
-    single, lists = _parameters(pairs, _LISTS | {TENANT_FILTER} if of_all else _LISTS)
+    single, lists = _parameters(pairs, LISTS | {TENANT_FILTER} if of_all else LISTS)
     width = single.get("bucket_width", "1d")
     if width not in WIDTHS:
         raise InvalidRequest("bucket_width must be 1m, 1h or 1d", "bucket_width", "invalid_value")
@@ -165,7 +166,7 @@ def _parameters(pairs: Iterable[tuple[str, str]], names: Set[str]) -> tuple[dict
     lists: dict[str, list[str]] = {name: [] for name in names}
     for given, value in pairs:
         name = given.removesuffix("[]")
-        if name not in _SINGLE | names or (name not in names and name != given):
+        if name not in SINGLE | names or (name not in names and name != given):
             raise InvalidRequest(f"the parameter '{given[:64]}' is not known", given[:64], "unknown_parameter")
         if name not in names:
             single[name] = value

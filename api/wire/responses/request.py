@@ -78,7 +78,7 @@ _SUMMARIES_OF_REASONING = ("summary", "generate_summary")
 itself.
 """
 
-_TYPES: dict[str, Any] = {
+TYPES: dict[str, Any] = {
     **dict.fromkeys(
         (
             "instructions",
@@ -100,6 +100,7 @@ _TYPES: dict[str, Any] = {
     **dict.fromkeys(("tools", "include", "context_management"), list),
     "tool_choice": (str, dict),
 }
+"""The types of the fields that have one type, or one of two."""
 
 
 class ResponseRequest(NamedTuple):
@@ -125,7 +126,7 @@ class ResponseRequest(NamedTuple):
 def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> ResponseRequest:
     """Parses the body of a request. Raises InvalidRequest."""
     given = {name: value for name, value in body.items() if value is not None}
-    for name, kinds in _TYPES.items():
+    for name, kinds in TYPES.items():
         if name in given and (
             not isinstance(given[name], kinds) or isinstance(given[name], bool) is not (kinds is bool)
         ):

@@ -6,7 +6,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.frontend.token_counting import COUNTED_AT_A_TIME, TextCounter
+from api.frontend.tokens.token_counting import COUNTED_AT_A_TIME, TextCounter
 
 LONG = "x" * COUNTED_AT_A_TIME
 

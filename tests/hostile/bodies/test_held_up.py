@@ -65,6 +65,13 @@ BODIES = {
     "wrong parts of items": ("/v1/responses", body(input=[{"role": "user", "content": [{}] * 2000}] * 20)),
     MANY_SESSIONS: (COMPLETION, body(prompt=[[5] * 4000] * 120, max_tokens=1)),
     "words to be counted": ("/v1/responses/input_tokens", body(input="word " * 3_000_000)),
+    "a long prompt": ("/tokenize", body(prompt="word " * 6_000_000)),
+    "tokens as many as are listed": ("/tokenize", body(prompt=" a" * 32_000, return_token_strs=True)),
+    "more messages than may be": ("/tokenize", body(messages=HELLO * 20_000)),
+    "messages to be listed": ("/tokenize", body(messages=HELLO * 2048, return_token_strs=True)),
+    "token ids to be text": ("/detokenize", body(tokens=[5] * 32_768)),
+    "too many token ids": ("/detokenize", body(tokens=[5] * 1_000_000)),
+    "lists for token ids": ("/detokenize", body(tokens=[[]] * 60_000)),
     "metadata": ("/v1/responses", body(input="x", metadata={str(n): 1 for n in range(60_000)})),
 }
 

@@ -176,17 +176,20 @@ FIELDS = """
     model messages prompt input role content type tools tool_choice n stop stream logit_bias temperature top_p
     max_tokens min_tokens seed echo response_format metadata include reasoning text background conversation store
     items function name arguments parameters tool_calls stream_options service_tier truncation previous_response_id
-    bad_words repetition_detection documents chat_template_kwargs url id
+    bad_words repetition_detection documents chat_template_kwargs url id tokens add_special_tokens
+    return_token_strs add_generation_prompt continue_final_message
     system thinking stop_sequences output_config top_k input_schema tool_use_id source budget_tokens
 """.split()  # noqa: SIM905
 """Names of fields for random bodies. Those of log probabilities are missing, because the fake engines have none."""
 MESSAGES = "/v1/messages"
 PATH_PARAMETER = re.compile(r"\{\w+(:path)?\}")
-VALID = {
+VALID: dict[str, dict[str, Any]] = {
     CHAT: {"model": "baton-demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4},
     COMPLETION: {"model": "baton-demo", "prompt": "Hello", "max_tokens": 4},
     "/v1/responses": {"model": "baton-demo", "input": "Hello", "store": False, "max_output_tokens": 16},
     MESSAGES: {"model": "baton-demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4},
+    "/tokenize": {"model": "baton-demo", "prompt": "Hello"},
+    "/detokenize": {"model": "baton-demo", "tokens": [5, 6]},
 }
 
 
@@ -205,10 +208,21 @@ RIGHT_VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 OF_COMPLETIONS = {"n": st.integers(1, 3), "seed": st.integers(0, 9), "stop": st.lists(st.sampled_from(WORDS[:9]))}
 
+OF_TOKENIZING: dict[str, st.SearchStrategy[Any]] = {
+    "/tokenize": st.fixed_dictionaries(
+        {}, optional={"return_token_strs": st.booleans(), "add_special_tokens": st.booleans()}
+    ),
+    "/detokenize": st.just({}),
+}
+"""The fields beside the valid ones. These routes refuse those of sampling."""
+
 
 @st.composite
 def right_bodies(draw: st.DrawFn, path: str) -> dict[str, Any]:
     """A valid body that asks for few tokens."""
+    if path in OF_TOKENIZING:
+        chosen: dict[str, Any] = draw(OF_TOKENIZING[path])
+        return VALID[path] | chosen
     right = RIGHT_VALUES | (OF_COMPLETIONS if path in (CHAT, COMPLETION) else {})
     return VALID.get(path, {}) | draw(st.fixed_dictionaries({}, optional=right))
 
@@ -236,7 +250,7 @@ class Question(NamedTuple):
 
 @st.composite
 def questions(draw: st.DrawFn, routes: list[tuple[str, str]]) -> Question:
-    """Requests at any route. Half of them go to a route that generates tokens."""
+    """Requests at any route. Half of them go to a route that generates or tokenizes."""
     method, path = draw(st.one_of(st.sampled_from([("POST", path) for path in VALID]), st.sampled_from(routes)))
     url = PATH_PARAMETER.sub(lambda _: draw(st.sampled_from(["x", "resp_1", "conv_1", "%00", "%F0%9F"])), path)
     if method == "GET":

@@ -7,6 +7,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.routing import Route
 
+from api.identity.access import HAS_TENANTS
 from api.identity.keys import new_key
 from api.web.page_files import PageFiles
 from tests.component.app_with_fakes import ADMIN_KEY, OPERATOR, FakeFrontend, a_client, an_admin_app, an_app
@@ -45,7 +46,12 @@ def test_admin_port_has_all_that_operators_ask() -> None:
 def test_ports_have_no_route_in_common_but_the_check_of_health() -> None:
     public = {str(getattr(route, "path")) for route in PUBLIC.routes}  # noqa: B009  # WebSockets, too
     assert public & {path for _, path in ROUTES} == ON_BOTH
-    assert {path for path in public if not path.startswith("/v1/")} == {"/readyz", *ON_BOTH}
+    assert {path for path in public if not path.startswith(HAS_TENANTS)} == {
+        "/readyz",
+        "/docs",
+        "/openapi.json",
+        *ON_BOTH,
+    }
 
 
 @pytest.mark.parametrize("headers", [{}, OF_TENANT, {"authorization": "Bearer baton-admin-"}, {"x-api-key": ADMIN_KEY}])

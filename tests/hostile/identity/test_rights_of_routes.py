@@ -1,4 +1,4 @@
-"""Every route below /v1 names the rights that it needs, and a credential without one of them gets nothing there."""
+"""Every route of tenants names the rights that it needs, and a credential without one of them gets nothing there."""
 
 from typing import Any
 
@@ -29,6 +29,8 @@ GENERATING: dict[str, dict[str, Any]] = {
     "/v1/responses": INPUT,
     "/v1/responses/compact": INPUT,
     "/v1/responses/input_tokens": INPUT,
+    "/tokenize": {"model": "baton-demo", "prompt": "hello"},
+    "/detokenize": {"model": "baton-demo", "tokens": [1]},
 }
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 from vllm.engine.arg_utils import EngineArgs
 from vllm.renderers import BaseRenderer, ChatParams, TokenizeParams, renderer_from_config
 from vllm.tokenizers.hf import get_cached_tokenizer
 
-from api.frontend.fast_tokenizer import SHORT_CHARS, ids_only, tokenize_faster
+from api.frontend.fast_tokenizer import MANY_IDS, SHORT_CHARS, ids_only, tokenize_faster
 
 DEMO_MODEL = Path(__file__).parents[4] / "conf/models/baton-demo"
 ORIGINAL = get_cached_tokenizer(AutoTokenizer.from_pretrained(DEMO_MODEL))
@@ -27,6 +27,14 @@ limits = st.one_of(st.none(), st.integers(1, 30))
 def test_ids_are_those_of_the_tokenizer_itself(text: str, add_special_tokens: bool, limit: int | None) -> None:
     options = {"add_special_tokens": add_special_tokens, "truncation": limit is not None, "max_length": limit}
     assert QUICK(text, **options)["input_ids"] == ORIGINAL(text, **options)["input_ids"]
+
+
+@given(st.lists(st.integers(0, len(ORIGINAL) + 9), min_size=1, max_size=50), st.booleans())
+@settings(max_examples=20)
+def test_text_of_many_ids_is_that_of_the_tokenizer_itself(ids: list[int], skip_special_tokens: bool) -> None:
+    many = ids * (1 + MANY_IDS // len(ids))
+    told = QUICK.decode(many, skip_special_tokens=skip_special_tokens)
+    assert told == ORIGINAL.decode(many, skip_special_tokens=skip_special_tokens)
 
 
 @pytest.mark.parametrize("truncation_side", ["left", "right"])

@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from api.context.token_counter import TokenCounter
-from api.frontend.frontend import COUNTED_WINDOWS, Frontend
+from api.frontend.frontend import Frontend
+from api.frontend.tokens.windows import COUNTED_WINDOWS
 from api.wire.response_headers import EXPOSED
 from api.wire.responses.as_chat import chat_messages
 from cluster.engine.sampling_params import decode_sampling_params

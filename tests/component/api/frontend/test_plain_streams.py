@@ -111,7 +111,7 @@ class Ways:
         fast = await Frontend.start(config, start_session, NoEvents())
         state = await vllm_state(config, start_session)
         serving = state.openai_serving_chat, state.openai_serving_completion, state.openai_serving_models
-        return fast, Frontend(*serving, fast.messages)
+        return fast, Frontend(*serving, fast.messages, state.serving_tokenization)
 
     def stream(self, frontend: Frontend, body: dict[str, Any]) -> Stream:
         return self.loop.run_until_complete(self._stream(frontend, body))

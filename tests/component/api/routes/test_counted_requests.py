@@ -7,6 +7,7 @@ import httpx
 import pytest
 from starlette.routing import Route, WebSocketRoute
 
+from api.identity.access import HAS_TENANTS
 from api.limits.limits import Amounts, LimitKind
 from api.routes import usage
 from api.routes.counted_requests import is_counted
@@ -59,10 +60,10 @@ async def asked(books: ChargedBooks, method: str, path: str, frontend: FakeFront
         return await client.request(method, path, json=body)
 
 
-def test_every_post_below_v1_draws_on_limits_of_requests() -> None:
+def test_every_post_of_tenants_draws_on_limits_of_requests() -> None:
     declared = [*an_app(FakeFrontend()).routes, *usage.router.routes]
     routes = [of_kind(Route, route) for route in declared if not isinstance(route, WebSocketRoute)]
-    below = [route for route in routes if route.path.startswith("/v1/")]
+    below = [route for route in routes if route.path.startswith(HAS_TENANTS)]
     posts = {route.path: route.endpoint for route in below if "POST" in (route.methods or ())}
     assert {path for path, endpoint in posts.items() if not is_counted(endpoint)} == GENERATING | NEVER_REFUSED
     sums = [route.endpoint for route in routes if route.path.startswith("/v1/organization/")]

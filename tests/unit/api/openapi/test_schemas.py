@@ -1,0 +1,29 @@
+"""Parts of JSON schemas, and which of the schemas a document needs."""
+
+from api.openapi.headers import HEADERS
+from api.openapi.schemas import Schema, of_fields, reached, ref
+from api.wire.response_headers import EXPOSED
+
+
+def test_every_header_that_clients_may_read_is_described() -> None:
+    assert HEADERS.keys() == set(EXPOSED)
+
+
+def test_fields_have_the_types_that_are_known() -> None:
+    types = {"a": str, "b": (int, float), "c": (str, dict)}
+    assert of_fields({"a", "b", "c", "d"}, types, {"a"}) == {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "number"}, "c": {"type": ["string", "object"]}, "d": {}},
+        "additionalProperties": False,
+        "required": ["a"],
+    }
+
+
+def test_schemas_that_nothing_leads_to_are_left_out() -> None:
+    schemas: dict[str, Schema] = {
+        "a": {"items": ref("b")},
+        "b": {"anyOf": [ref("a"), ref("b")]},
+        "c": {"items": ref("a")},
+    }
+    assert reached({"schema": ref("a")}, schemas).keys() == {"a", "b"}
+    assert reached({"$ref": "#/components/responses/a"}, schemas) == {}
