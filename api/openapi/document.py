@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from api.openapi.headers import HEADERS
-from api.openapi.operation import CREDENTIAL, ERROR, PublicRoute, RouteNotes, error_answer, operation_of
+from api.openapi.operation import CREDENTIAL, ERROR, MESSAGES_ERROR, PublicRoute, RouteNotes, error_answer, operation_of
 from api.openapi.schemas import STRING, Schema, reached
 
 VERSION = "3.1.0"
@@ -25,6 +25,16 @@ _ERROR: Schema = {
     },
     "required": ["error"],
 }
+_MESSAGES_ERROR: Schema = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "error"},
+        "error": {"type": "object", "properties": {"type": STRING, "message": STRING}, "required": ["type", "message"]},
+        "request_id": STRING,
+    },
+    "required": ["type", "error", "request_id"],
+}
+_ERRORS = {ERROR: _ERROR, MESSAGES_ERROR: _MESSAGES_ERROR}
 
 
 def document_of(
@@ -35,20 +45,20 @@ def document_of(
     for route in routes:
         operation = operation_of(route, described.get(route.name, NOTHING))
         paths.setdefault(route.path, {})[route.method.lower()] = operation
-    errors = {ERROR: error_answer()}
+    errors = {shape: error_answer(shape) for shape in _ERRORS}
     return {
         "openapi": VERSION,
         "info": {
             "title": "Baton",
             "version": version,
-            "description": "The public port: OpenAI's API, and what vLLM and Baton add. Content other than text is "
-            "refused. Errors have OpenAI's shape.",
+            "description": "The public port: OpenAI's API, Anthropic's Messages, and what vLLM and Baton add. Content "
+            "other than text is refused.",
         },
         "servers": [{"url": "/"}],
         "tags": [{"name": tag} for tag in dict.fromkeys(route.tag for route in routes)],
         "paths": paths,
         "components": {
-            "schemas": reached([paths, errors], {**schemas, ERROR: _ERROR}),
+            "schemas": reached([paths, errors], {**schemas, **_ERRORS}),
             "responses": errors,
             "headers": {name: {"description": text, "schema": STRING} for name, text in HEADERS.items()},
             "securitySchemes": {

@@ -5,7 +5,8 @@ from api.wire import response_headers as names
 _LIMITS = "Of the limits per minute of the request, the one that has the least left"
 HEADERS = {
     names.REQUEST_ID: "The id of the HTTP request.",
-    names.PROCESSING_MS: "Time from the headers of the request to those of the answer, in milliseconds.",
+    names.ANTHROPIC_REQUEST_ID: "The same id, in answers of the Messages API.",
+    names.PROCESSED_IN: "Time from the headers of the request to those of the answer, in milliseconds.",
     names.SERVICE: "The random name of the application that has answered.",
     names.TRACE_PARENT: "The place of the request in its trace (W3C Trace Context), if traces are exported.",
     names.RETRY_AFTER: "Time after which a refused request should be sent again, in seconds.",

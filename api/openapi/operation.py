@@ -9,7 +9,8 @@ from api.openapi.headers import ON_ERRORS, ON_EVERY_ANSWER, ON_GENERATED
 from api.openapi.schemas import OBJECT, STRING, Schema, ref
 
 JSON = "application/json"
-ERROR = "Error"
+ERROR, MESSAGES_ERROR = "Error", "MessagesError"
+"""The shapes of errors: OpenAI's, and that of Anthropic's Messages API."""
 CREDENTIAL = "credential"
 
 _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
@@ -39,6 +40,8 @@ class RouteNotes:
     """Of the answer."""
     is_generated: bool = False
     """Whether a model generates the answer, so that the answer says how."""
+    error: str = ERROR
+    """The shape of its errors."""
     unready: str = ""
     """When the status is 503 with the same body as that of 200. Empty for never."""
 
@@ -105,13 +108,13 @@ def _answers(described: RouteNotes) -> dict[str, Any]:
     answers: dict[str, Any] = {"200": {"description": "OK", "headers": _headers(names), "content": content}}
     if described.unready:
         answers["503"] = {**answers["200"], "description": described.unready}
-    return answers | {"default": {"$ref": f"#/components/responses/{ERROR}"}}
+    return answers | {"default": {"$ref": f"#/components/responses/{described.error}"}}
 
 
-def error_answer() -> dict[str, Any]:
+def error_answer(shape: str) -> dict[str, Any]:
     """Every answer with a status from 400 on, but for those that a route describes."""
     headers = _headers((*ON_EVERY_ANSWER, *ON_ERRORS))
-    return {"description": "An error", "headers": headers, "content": {JSON: {"schema": ref(ERROR)}}}
+    return {"description": "An error", "headers": headers, "content": {JSON: {"schema": ref(shape)}}}
 
 
 def _headers(names: Sequence[str]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from api.wire.messages.surface import PREFIX
 
 @needs(Right.INFERENCE)
 async def create_message(request: Request) -> Response:
+    """Answer a message of Anthropic's Messages API."""
     body, services = await json_of(request), services_of(request)
     translator = services.frontend.messages
     asked = await checked(request, _messages_in(body), lambda: translator.asked(body))
@@ -42,6 +43,7 @@ async def create_message(request: Request) -> Response:
 @needs(Right.INFERENCE)
 @counted
 async def count_tokens(request: Request) -> Response:
+    """The number of tokens of the prompt that a message would have."""
     body, frontend = await json_of(request), services_of(request).frontend
     chat = await checked(request, _messages_in(body), lambda: frontend.messages.counted(body))
     principal_of(request).require_model(chat["model"])

@@ -54,6 +54,7 @@ HOMES = {
     "stdnum": ("api/safety/scans/personal_data.py",),
     "setuptools": ("cluster/cli/compile.py",),
     "starlette": (
+        "api/routes/vllm/documentation.py",
         "api/http_app.py",
         "api/server/*",
         "api/edge/*",

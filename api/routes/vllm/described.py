@@ -7,11 +7,13 @@ each route for what stands here.
 
 from collections.abc import Iterable
 
-from api.openapi.operation import Parameter, RouteNotes
+from api.openapi.operation import MESSAGES_ERROR, Parameter, RouteNotes
 from api.openapi.schemas import INTEGER, OBJECT, STRING, Schema, of_fields, ref
 from api.responses.idempotency import KEY_HEADER
-from api.routes import context, conversations, stored_completions
+from api.routes import context
+from api.routes.stored import conversations, stored_completions
 from api.wire import feedback
+from api.wire.messages import request as messages
 from api.wire.organization import usage
 from api.wire.pages import DEFAULT_LIMIT, MAX_LIMIT
 from api.wire.response_headers import PATH
@@ -33,6 +35,7 @@ _TERMS = (
     Parameter(PATH, {"type": "string", "enum": [str(path) for path in Path]}, "header"),
 )
 _TURN = (*_TERMS, Parameter(KEY_HEADER, STRING, "header"))
+_OF_MESSAGES = {"max_tokens": int, "messages": list, "model": str, "stream": bool, "tools": list}
 _WHOLE = {"start_time", "end_time", "limit"}
 _SUMS = (
     *(Parameter(name, {"type": "array", "items": STRING}) for name in sorted(usage.LISTS)),
@@ -62,6 +65,16 @@ DESCRIBED: dict[str, RouteNotes] = {
         events=ref("CompletionStreamResponse"),
         parameters=_TERMS,
         is_generated=True,
+    ),
+    "POST /v1/messages": RouteNotes(
+        body=of_fields(messages.READ | messages.IGNORED, _OF_MESSAGES, ["max_tokens", "messages", "model"]),
+        events=OBJECT,
+        parameters=_TERMS,
+        is_generated=True,
+        error=MESSAGES_ERROR,
+    ),
+    "POST /v1/messages/count_tokens": RouteNotes(
+        body=of_fields(messages.READ | messages.IGNORED, _OF_MESSAGES, ["messages", "model"]), error=MESSAGES_ERROR
     ),
     "POST /v1/responses": RouteNotes(
         body=of_fields(KNOWN, TYPES, ["model"]), events=OBJECT, parameters=_TURN, is_generated=True

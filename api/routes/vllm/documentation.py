@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Request, Response
+from starlette.routing import WebSocketRoute
 
 from api.identity.route_rights import needed_by
 from api.openapi.document import document_of
@@ -51,10 +52,11 @@ class Documentation:
 
 
 def public_routes(routes: Iterable[Any]) -> list[PublicRoute]:
-    """Each route with each of its methods. HEAD goes without saying."""
+    """Each route with each of its methods. HEAD goes without saying, and OpenAPI has no words for WebSockets."""
+    of_http = (route for route in routes if not isinstance(route, WebSocketRoute))
     return [
         PublicRoute(method, route.path_format, route.endpoint, needed_by(route.endpoint))
-        for route in routes
+        for route in of_http
         for method in sorted(route.methods - {"HEAD"})
     ]
 
