@@ -77,9 +77,9 @@ class SocketLoop:
         try:
             while self._waiting and self._ending is None:
                 await self._send_answer(self._waiting.popleft())
-            if self._ending is None:
-                await self._socket.tell_idle()
-            else:
+                if not self._waiting and self._ending is None:
+                    await self._socket.tell_idle()  # while which another message, or the ending, may come
+            if self._ending is not None:
                 await self._close(self._ending)
         except ClientLeft:
             pass
