@@ -184,10 +184,10 @@ class GuardedSocket(BoundedSocket):
         return message
 
     async def send(self, message: Any) -> None:
-        await self.writable.wait()
         if message["type"] == IDLE:
-            self._becomes_idle()
+            self._becomes_idle()  # at once: a wait could make a connection idle whose next message is being answered
             return
+        await self.writable.wait()
         if self.close_sent and self.handshake_complete:
             raise ClientDisconnected
         if message["type"] == "websocket.http.response.start":
