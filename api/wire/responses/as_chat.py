@@ -45,9 +45,11 @@ def chat_body(request: dict[str, Any], model: str, items: Sequence[Item]) -> dic
 
 def chat_messages(items: Sequence[Item], instructions: str | None) -> list[Message]:
     """One message for each item, except that reasoning, text and tool calls of the assistant share one message if they
-    follow each other in this order. Raises InvalidRequest for an item that a message cannot express.
+    follow each other in this order. Raises InvalidRequest for an item that a message cannot express, and for the output
+    of a call that is not among the items before it.
     """
     messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
+    called = set[str]()
     for item in items:
         match item["type"]:
             case "message" if item["role"] == "assistant":
@@ -61,7 +63,12 @@ def chat_messages(items: Sequence[Item], instructions: str | None) -> list[Messa
             case "function_call":
                 function = {"name": item["name"], "arguments": item["arguments"]}
                 call = {"id": item["call_id"], "type": "function", "function": function}
+                called.add(item["call_id"])
                 _into_calls(messages, call)
+            case "function_call_output" if item["call_id"] not in called:
+                raise InvalidRequest(
+                    f"No tool call found for function call output with call_id {item['call_id']}.", "input"
+                )
             case "function_call_output":
                 content = item["output"] if isinstance(item["output"], str) else _content(item["output"])
                 messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
