@@ -98,7 +98,9 @@ TYPES: dict[str, Any] = {
     **dict.fromkeys(("background", "store", "stream", "parallel_tool_calls"), bool),
     **dict.fromkeys(("max_output_tokens", "max_tool_calls", "top_logprobs"), int),
     **dict.fromkeys(("temperature", "top_p"), (int, float)),
-    **dict.fromkeys(("text", "reasoning", "stream_options", "metadata", "prompt_cache_options"), dict),
+    **dict.fromkeys(
+        ("text", "reasoning", "stream_options", "metadata", "client_metadata", "prompt_cache_options"), dict
+    ),
     **dict.fromkeys(("tools", "include", "context_management"), list),
     "tool_choice": (str, dict),
 }

@@ -1,4 +1,4 @@
-"""OpenAI's Codex CLI, over the Responses API. Its tool for files is `apply_patch`, which it finds in a shell command."""
+"""OpenAI's Codex CLI, over the Responses API. It applies a patch itself that is within a shell command."""
 
 from tests.clients.agents.environments import Environment
 from tests.clients.agents.scripts import DONE, script, tool_call

@@ -1,6 +1,5 @@
 """Open WebUI, over chat completions: its own server, and a chat on its page in Chromium."""
 
-import os
 import shutil
 import subprocess
 import time

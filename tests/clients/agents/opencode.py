@@ -20,7 +20,7 @@ def edits_a_file(place: Workplace) -> str:
     notes = str(place.notes)
     output = place.run(
         *(in_bin(place, "opencode"), "run", "--model", f"baton/{place.model}"),
-        script(
+        typed=script(  # as an argument, it would be quoted once more
             tool_call("read", filePath=notes),
             tool_call("edit", filePath=notes, oldString=BEFORE, newString=AFTER),
         ),
