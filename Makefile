@@ -21,7 +21,7 @@ STAMP = $(VENV)/.installed-$(FLAVOUR)
 INSTALL = $(BIN)/python -m pip install --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-limits bench-tenants bench-ledger bench-load bench-safety bench-websockets bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-page bench-limits bench-tenants bench-ledger bench-load bench-safety bench-websockets bench-chat-state demo-model script-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -201,6 +201,9 @@ bench-context: $(STAMP) ## measure prefix hits of long conversations, against dr
 bench-tracing: $(STAMP) ## measure the cost of timelines, kept receipts and exported traces: a minute
 	$(BIN)/python -m bench.tracing_cost
 
+bench-page: $(STAMP) ## measure what the page on the admin port costs while somebody looks at it: half a minute
+	$(BIN)/python -m bench.page_cost
+
 bench-websockets: $(STAMP) compile ## measure idle WebSockets, and WebSocket against SSE: a minute
 	$(BIN)/python -m bench.websockets $(ARGS)
 
@@ -218,6 +221,11 @@ bench-load: $(STAMP) ## measure what the load generator takes per token and per 
 
 bench-ledger: $(STAMP) ## measure how many rows of usage per second the ledger takes: a minute
 	$(BIN)/python -m bench.ledger_rows
+
+SCRIPT_MODEL = .baton/models/baton-script
+script-model: $(SCRIPT_MODEL)/config.json ## make the model that follows scripts, for agents: some seconds
+$(SCRIPT_MODEL)/config.json: $(STAMP) $(wildcard conf/models/script_recipe/*.py) conf/models/baton-demo/tokenizer.json
+	@$(BIN)/python conf/models/script_recipe/make.py --out $(SCRIPT_MODEL)
 
 demo-model: $(STAMP) ## train conf/models/baton-demo again
 	$(BIN)/python conf/models/recipe/make.py --out conf/models/baton-demo
