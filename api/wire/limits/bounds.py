@@ -200,9 +200,8 @@ def _number_in(value: Any) -> int:
 
 def _check_functions(tools: Any) -> None:
     """Functions in the namespaces of a response count as if they were among its tools."""
-    most, number = LISTS["tools"].most, 0
-    for path, tool in _named_tools(tools, "tools"):
-        number += 1
+    most = LISTS["tools"].most
+    for number, (path, tool) in enumerate(_named_tools(tools, "tools"), 1):
         if number > most:
             raise InvalidRequest(f"tools has more than {most} tools", "tools", "array_above_max_length")
         if isinstance(tool, dict):

@@ -8,15 +8,15 @@ from tests.clients.agents.workplace import AFTER, BEFORE, NOTES, Workplace, in_b
 
 ENVIRONMENT = Environment(("llm==0.36",), is_python=True)
 _FUNCTIONS = '''
-from pathlib import Path
+import pathlib
 
 def read_file(path: str) -> str:
     """The text of a file."""
-    return Path(path).read_text()
+    return pathlib.Path(path).read_text()
 
 def write_file(path: str, text: str) -> str:
     """Write a text to a file."""
-    Path(path).write_text(text)
+    pathlib.Path(path).write_text(text)
     return "written"
 '''
 
