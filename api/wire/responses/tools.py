@@ -4,8 +4,8 @@ A `namespace` groups functions, which its client runs as it runs others. The mod
 `namespace.function`, and a call of it is shown to the client with its namespace. No name of OpenAI's has a dot in it,
 so that a function in a namespace is never taken for another one.
 
-OpenAI runs some tools itself, and its own clients offer them with each request. Baton does not run them, and leaves
-them out.
+OpenAI has tools of further types. Baton leaves out those that clients offer whether or not an answer needs them, and
+refuses the others.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from cluster.errors import InvalidRequest
 
 Tool = dict[str, Any]
 
-LEFT_OUT = frozenset(
+BY_OPENAI = frozenset(
     {
         "image_generation",
         "tool_search",
@@ -25,9 +25,15 @@ LEFT_OUT = frozenset(
         "web_search_preview_2025_03_11",
     }
 )
-"""Types of the tools that are left out. Without a search for tools, the model has all functions from the beginning.
-Tools of other types are refused: a client that offers a container, files or a shell has made them ready for the answer.
+"""Types of the tools that OpenAI runs and its own clients offer with each request. They are left out. Without a search
+for tools, the model has all functions from the beginning. Other tools that OpenAI runs are refused: who offers a
+container, files or a server has made them ready for the answer.
 """
+BY_CLIENTS = frozenset({"apply_patch", "custom", "local_shell", "shell"})
+"""Types of the tools that clients run as they run functions, and that have no parameters. They are left out beside
+functions, by which agents can do the same, and are refused where they are all that the model would have.
+"""
+_GIVEN = ("function", "namespace")
 _SHOWN = ("description", "parameters", "strict")
 """Fields of a function, besides its name, that a chat completion has."""
 
@@ -46,13 +52,16 @@ def offered(tools: Sequence[Any], choice: Any) -> Offered:
         InvalidRequest: a tool is of a type that is refused, or lacks its name; or a tool that would be left out may not
             be, since the model must call one.
     """
+    kinds = [tool.get("type") if isinstance(tool, dict) else None for tool in tools]
+    may_miss: frozenset[str] = frozenset()
+    if choice != "required":
+        may_miss = BY_OPENAI | BY_CLIENTS if "function" in kinds or "namespace" in kinds else BY_OPENAI
     given, left_out = [], []
-    for number, tool in enumerate(tools):
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if isinstance(kind, str) and kind in LEFT_OUT and choice != "required":
+    for number, (kind, tool) in enumerate(zip(kinds, tools, strict=True)):
+        if isinstance(kind, str) and kind in may_miss:
             left_out.append(kind)
         else:
-            _check(tool, f"tools[{number}]", ("function", "namespace"))
+            _check(tool, f"tools[{number}]", _GIVEN)
             given.append(tool)
     return Offered(given, tuple(dict.fromkeys(left_out)))
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-PATIENCE_S = 300
-"""Longest time for one command of an agent, in seconds. The demo model reads 40,000 tokens of prompt in half a minute
-on two busy cores.
+PATIENCE_S = 900
+"""Longest time for one command of an agent, in seconds. The model that follows scripts reads 40,000 tokens of
+prompt in minutes on two busy cores.
 """
 NOTES, BEFORE, AFTER = "notes.txt", "alpha", "beta"
 """The file that each agent edits: its name, its line, and that line as it must be afterwards."""

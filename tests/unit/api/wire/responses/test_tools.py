@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.wire.responses.tools import LEFT_OUT, called_name, calls_by_name, functions_of, offered
+from api.wire.responses.tools import BY_CLIENTS, BY_OPENAI, called_name, calls_by_name, functions_of, offered
 from cluster.errors import InvalidRequest
 
 LOOK = {"type": "function", "name": "look", "description": "Look.", "parameters": {"type": "object"}, "strict": None}
@@ -19,11 +19,21 @@ NAMESPACE = {
 
 
 def test_tools_that_openai_runs_are_left_out_once_each() -> None:
-    tools = [{"type": kind} for kind in sorted(LEFT_OUT)]
-    assert offered([*tools, LOOK, *tools, NAMESPACE], "auto") == ([LOOK, NAMESPACE], tuple(sorted(LEFT_OUT)))
+    tools = [{"type": kind} for kind in sorted(BY_OPENAI)]
+    assert offered([*tools, LOOK, *tools, NAMESPACE], "auto") == ([LOOK, NAMESPACE], tuple(sorted(BY_OPENAI)))
     assert offered(tools, {"type": "function", "name": "look"}).tools == []
     with pytest.raises(InvalidRequest):
         offered([LOOK, *tools], "required")
+
+
+@pytest.mark.parametrize("kind", sorted(BY_CLIENTS))
+def test_tools_of_clients_are_left_out_where_functions_are_left(kind: str) -> None:
+    tools = [{"type": kind, "name": "patch"}, {"type": "web_search"}]
+    assert offered([*tools, LOOK], "none") == ([LOOK], (kind, "web_search"))
+    assert offered([*tools, NAMESPACE], "auto").tools == [NAMESPACE]
+    for refused, choice in ((tools, "auto"), ([*tools, LOOK], "required")):
+        with pytest.raises(InvalidRequest):
+            offered(refused, choice)
 
 
 def test_functions_of_a_namespace_have_its_name_and_its_description_once() -> None:
@@ -58,7 +68,7 @@ def test_each_call_is_shown_by_the_namespace_in_which_its_function_is(namespaces
     [
         ("look", "tools[1].type"),
         ({"type": ["function"]}, "tools[1].type"),
-        ({"type": "custom", "name": "patch"}, "tools[1].type"),
+        ({"type": "code_interpreter", "container": {"type": "auto"}}, "tools[1].type"),
         ({"type": "function"}, "tools[1].name"),
         ({"type": "function", "name": 7}, "tools[1].name"),
         ({"type": "namespace", "name": "crm", "tools": {}}, "tools[1].tools"),
