@@ -319,7 +319,7 @@ def item_of(body: Body) -> Item:
         case "reasoning":
             return _Reasoning(body["id"])
         case _:
-            named = {name: body[name] for name in ("name", "namespace") if name in body}
+            named: Body = {name: body[name] for name in ("name", "namespace") if name in body}
             return _FunctionCall(body["id"], _NO_NUMBER, body["call_id"], named)
 
 

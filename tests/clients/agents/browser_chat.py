@@ -17,6 +17,8 @@ def main(url: str, prompt: str, answer: str, chromium: str) -> None:
         browser = started.chromium.launch(executable_path=chromium, args=options)
         page = browser.new_page()
         page.set_default_timeout(PATIENCE_MS)
+        # It covers the page at the first visit, and tells what is new
+        page.add_locator_handler(page.get_by_role("dialog"), lambda: page.keyboard.press("Escape"))
         page.goto(url)
         page.locator("#chat-input").click()
         page.keyboard.insert_text(prompt)

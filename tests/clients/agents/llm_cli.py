@@ -24,7 +24,7 @@ def write_file(path: str, text: str) -> str:
 def edits_a_file(place: Workplace) -> str:
     output = _run(
         place,
-        *("--functions", _FUNCTIONS, "--tools-debug"),
+        *("-m", "baton", "--functions", _FUNCTIONS, "--tools-debug"),
         script(tool_call("read_file", path=NOTES), tool_call("write_file", path=NOTES, text=f"{AFTER}\n")),
     )
     place.require_edited()
@@ -34,7 +34,7 @@ def edits_a_file(place: Workplace) -> str:
 
 def chats(place: Workplace) -> str:
     """Two turns of one conversation. The second turn of the model is the second step."""
-    output = _run(place, "chat", typed=f"{script('I am here.')}\nGo on.\nexit\n")
+    output = _run(place, "chat", "-m", "baton", typed=f"{script('I am here.')}\nGo on.\nexit\n")
     require_said(output, "I am here.", DONE)
     return output
 
@@ -49,9 +49,8 @@ def _run(place: Workplace, *arguments: str, typed: str = "") -> str:
     }
     (place.home / "extra-openai-models.yaml").write_text(json.dumps([model]))
     (place.home / "keys.json").write_text(json.dumps({"baton": place.key}))
-    command, rest = (arguments[:1], arguments[1:]) if arguments[0] == "chat" else ((), arguments)
     return place.run(
-        *(in_bin(place, "llm", ("bin",)), *command, "-m", "baton", *rest),
+        *(in_bin(place, "llm", ("bin",)), *arguments),
         environment={"LLM_USER_PATH": str(place.home)},
         typed=typed,
     )
