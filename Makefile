@@ -21,7 +21,7 @@ STAMP = $(VENV)/.installed-$(FLAVOUR)
 INSTALL = $(BIN)/python -m pip install --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-page bench-limits bench-tenants bench-ledger bench-load bench-safety bench-websockets bench-chat-state demo-model script-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser agents clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-page bench-limits bench-tenants bench-ledger bench-load bench-safety bench-websockets bench-chat-state demo-model script-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -110,6 +110,10 @@ $(BROWSER)/.installed: conf/requirements/browser.txt | $(STAMP)
 	@$(BROWSER)/bin/python -m pip install --quiet -r conf/requirements/browser.txt
 	@echo "import site; site.addsitedir('$(abspath $(VENV))/lib/python3.11/site-packages')" >$(BROWSER)/lib/python3.11/site-packages/zz-baton.pth
 	@touch $@
+
+# Each agent has an environment of its own in .baton/clients/agents, made once: 400 MB each, and Open WebUI 3 GB
+agents: $(STAMP) ## coding agents edit a file on a running service with the model baton-script (docs/agents.md): ONLY=codex URL= KEY_FILE=
+	$(BIN)/python -m tests.clients.agents $(if $(ONLY),--only $(ONLY)) $(if $(URL),--url $(URL)) $(if $(KEY_FILE),--key-file $(KEY_FILE)) $(ARGS)
 
 # Packages of the clouds are beside the environment, not in it, and see it
 clouds: $(STAMP) $(CLOUDS)/.installed ## check the cluster files against stand-ins of the clouds: two minutes; CRD=<KubeRay's CRD of a RayService>

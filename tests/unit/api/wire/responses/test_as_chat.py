@@ -129,8 +129,6 @@ def test_functions_and_formats_are_nested_as_in_a_chat() -> None:
 @pytest.mark.parametrize(
     ("request_", "param"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "mcp"}}, "tool_choice"),
         ({"text": {"format": {"type": "xml"}}}, "text.format"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
