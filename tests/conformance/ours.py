@@ -12,6 +12,7 @@ ROUTES: dict[str, str | None] = {
     "GET /docs": None,
     "POST /tokenize": None,
     "POST /detokenize": None,
+    "HEAD /": None,
     "GET /": None,
     "GET /page/{file}": None,
     "GET /metrics": None,
