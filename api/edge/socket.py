@@ -5,8 +5,8 @@ A credential may be revoked, or may expire, while the connection is open. A conn
 no capacity.
 
 The listener (api/server/socket_protocol.py) knows two more kinds of ASGI messages, if the scope has EXTENSION: with END
-it tells that the connection has to end, and with IDLE it is told that no message is being answered. It gives a text as its bytes
-in UTF-8, marked by IS_TEXT.
+it tells that the connection has to end, and with IDLE it is told that no message is being answered. It gives a text as
+its bytes in UTF-8, marked by IS_TEXT.
 """
 
 import secrets
