@@ -79,14 +79,20 @@ def ids_only(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
                     return BatchEncoding({"input_ids": ids})
             return super().__call__(text, *args, **options)
 
-        def _decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
-            if not isinstance(token_ids, list) or len(token_ids) <= MANY_IDS or options or _cleans_up(self):
-                return super()._decode(token_ids, skip_special_tokens=skip_special_tokens, **options)
+        def decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
+            # Not `_decode`: vLLM's pool of tokenizers calls that of another copy
+            if options or not _are_many(token_ids) or _cleans_up(self):
+                return super().decode(token_ids, skip_special_tokens=skip_special_tokens, **options)
             return plain.decode_batch([token_ids], skip_special_tokens=skip_special_tokens)[0]
 
     quick = copy(tokenizer)
     quick.__class__ = IdsOnly
     return quick
+
+
+def _are_many(token_ids: Any) -> bool:
+    """Whether this is one long list of token ids, and no list of lists."""
+    return isinstance(token_ids, list) and len(token_ids) > MANY_IDS and isinstance(token_ids[0], int)
 
 
 def _cleans_up(tokenizer: PreTrainedTokenizerFast) -> bool:

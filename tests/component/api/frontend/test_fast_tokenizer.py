@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from vllm.engine.arg_utils import EngineArgs
 from vllm.renderers import BaseRenderer, ChatParams, TokenizeParams, renderer_from_config
-from vllm.tokenizers.hf import get_cached_tokenizer
+from vllm.tokenizers.hf import get_cached_tokenizer, maybe_make_thread_pool
 
 from api.frontend.fast_tokenizer import MANY_IDS, SHORT_CHARS, ids_only, tokenize_faster
 
@@ -35,6 +35,23 @@ def test_text_of_many_ids_is_that_of_the_tokenizer_itself(ids: list[int], skip_s
     many = ids * (1 + MANY_IDS // len(ids))
     told = QUICK.decode(many, skip_special_tokens=skip_special_tokens)
     assert told == ORIGINAL.decode(many, skip_special_tokens=skip_special_tokens)
+
+
+def test_text_of_many_ids_is_made_without_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where vLLM has put the tokenizer in front of a pool of copies, as its renderer does."""
+    quick = ids_only(maybe_make_thread_pool(get_cached_tokenizer(AutoTokenizer.from_pretrained(DEMO_MODEL))))
+    many, few = [7] * (MANY_IDS + 1), [[7] * 3] * (MANY_IDS + 1)
+    told = ORIGINAL.decode(many)
+    decoded: list[int] = []
+    plain = PreTrainedTokenizerFast._decode
+
+    def noted(tokenizer: Any, token_ids: Any, **options: Any) -> Any:
+        decoded.append(len(token_ids))
+        return plain(tokenizer, token_ids, **options)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "_decode", noted)
+    assert quick.decode(many) == told and decoded == []
+    assert len(quick.decode(few)) == len(few)
 
 
 @pytest.mark.parametrize("truncation_side", ["left", "right"])
