@@ -1,5 +1,5 @@
 """What a worker tells its engine's core: how fast engines of its kind are, whose prompt comes first, which objective
-bounds a step, who gives up memory first, and how much of a prompt is public. Pure.
+bounds a step, who gives up memory first, how much of a prompt is public, and how much memory is kept. Pure.
 """
 
 from typing import Any
@@ -8,6 +8,8 @@ ENGINE_KIND = "baton_engine_kind"
 """Key of `EngineShape.kind` in the settings of the engine's connector, the only configuration of Baton's that the
 engine's core has.
 """
+KEPT_SHARE = "baton_kept_share"
+"""Key of `PoolConfig.kept_share`, in the same place. 0 where it is missing."""
 TPOT_KEY = "baton_tpot_s"
 """Key of a request's TPOT objective, in seconds, in the `extra_args` of its SamplingParams, which vLLM hands to the
 engine's core unread.
