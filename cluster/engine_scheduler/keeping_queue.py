@@ -166,7 +166,7 @@ class KeptBlocks:
             self.queue.let_go(key)
 
     def take_first(self, blocks: Sequence[bytes]) -> None:
-        for key in self._keys(blocks):
+        for key in reversed(self._keys(blocks)):
             if (block := self._free_block(key)) is not None:
                 self.queue.take_first(block)
 

@@ -12,16 +12,13 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.request import Request, RequestStatus
 
+from cluster.engine_core.engine_hints import AWAIT
 from cluster.engine_scheduler.keeping_queue import KeptBlocks
 from cluster.engine_scheduler.piping_scheduler import PipingScheduler
-from router.retention.kept_conversations import Conversation, KeptConversations, RetentionCounts
+from cluster.messages.retention import RetentionCounts
+from router.retention.kept_conversations import Conversation, KeptConversations
 from router.retention.return_times import ReturnTimes
 
-AWAIT = "baton_await"
-"""The name under which the front of the engine calls the core, with the key of the last full KV block of a prompt and
-the group of the tools that its answer has called. The answer is RetentionCounts. The core ignores a key that it does
-not know.
-"""
 TENANT_GROUPS = 32
 """Groups of tenants whose times of return are learned apart. More learns each later; fewer mixes tenants."""
 

@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final, Protocol, final
 
-import msgspec
-
 from cluster.messages.kv_events import KEY_BYTES
+from cluster.messages.retention import RetentionCounts
 from router.retention.return_times import EDGES_S, Ending, Kind, ReturnTimes
 
 MOST_KNOWN: Final = 4096
@@ -49,27 +48,6 @@ class BlockOrder(Protocol):
     def take_first(self, blocks: Sequence[bytes]) -> None:
         """Take these before all others, because nobody will ask for them. None of them is kept."""
         ...
-
-
-class RetentionCounts(msgspec.Struct, array_like=True):
-    """What has become of kept conversations, since the engine started."""
-
-    kept_blocks: int = 0
-    """Blocks that are kept now, in use or free."""
-    hit_blocks: int = 0
-    """Kept blocks that the next prompt of their conversation began with."""
-    returned: int = 0
-    """Kept conversations that came back."""
-    late: int = 0
-    """Conversations that came back after they were let go or dropped."""
-    expired: int = 0
-    """Kept conversations that did not come back in time: wrongly kept, unless they come late."""
-    dropped: int = 0
-    """Kept conversations that were let go for others, because of the bound."""
-    dead_blocks: int = 0
-    """Blocks of former states that a next prompt did not have any more."""
-    taken_blocks: int = 0
-    """Kept blocks that the engine took for other prompts, as far as it counts them."""
 
 
 @final

@@ -9,6 +9,7 @@ beginning after PRIOR_WEIGHT of them, and old ones fade.
 
 from bisect import bisect_left
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final, NamedTuple, final
 
 EDGES_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
@@ -96,7 +97,7 @@ class ReturnTimes:
 
 def _assumed(ending: Ending) -> list[float]:
     shares = (0.0, *_ASSUMED[ending], 1.0)
-    return [PRIOR_WEIGHT * (after - before) for before, after in zip(shares, shares[1:], strict=False)]
+    return [PRIOR_WEIGHT * (after - before) for before, after in pairwise(shares)]
 
 
 def _chance_per_s(counts: list[float], interval: int) -> float:
