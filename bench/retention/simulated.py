@@ -48,8 +48,9 @@ VARIANTS = (
     Variant(name="by real prefix, LRU", policy="goodput"),
     Variant(name="by real prefix, retention", policy="goodput", kept_share=0.5),
 )
-NUM_PREFILL = 2
-NUM_WORKERS = 4
+NUM_PREFILL = 1
+KV = 0
+NUM_WORKERS = 2
 MOST_TRIES = 6
 
 
@@ -89,7 +90,7 @@ def _chats(mix, num, seed):
 def _keeping(setting: ClusterSetting, variant: Variant) -> ClusterSetting:
     def pool(which, kind):
         share = variant.kept_share if kind in variant.pools else 0.0
-        return msgspec.structs.replace(which, engine=msgspec.structs.replace(which.engine, kept_share=share))
+        return msgspec.structs.replace(which, engine=msgspec.structs.replace(which.engine, kept_share=share, kv_capacity_tokens=KV or which.engine.kv_capacity_tokens))
 
     return msgspec.structs.replace(
         setting, prefill=pool(setting.prefill, Pool.PREFILL), decode=pool(setting.decode, Pool.DECODE)
@@ -144,7 +145,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--shares", default="0.5")
     parser.add_argument("--only", default="")
+    parser.add_argument("--kv", type=int, default=0)
     o = parser.parse_args()
+    global KV
+    KV = o.kv
     load = Load(tasks_per_s=o.tasks, chats_per_s=o.chats, duration_s=o.duration)
     variants = [*VARIANTS[:2]]
     for share in o.shares.split(","):

@@ -99,10 +99,11 @@ class KeepingQueue(FreeKVCacheBlockQueue):
             return
         before = following.prev_free_block
         assert before is not None
+        last: KVCacheBlock = before
         for block in blocks:
-            before.next_free_block, block.prev_free_block = block, before
-            before = block
-        before.next_free_block, following.prev_free_block = following, before
+            last.next_free_block, block.prev_free_block = block, last
+            last = block
+        last.next_free_block, following.prev_free_block = following, last
         self.num_free_blocks += len(blocks)
 
     def _append_kept(self, blocks: list[KVCacheBlock]) -> None:
