@@ -50,7 +50,8 @@ def _run(place: Workplace, *arguments: str, typed: str = "") -> str:
     (place.home / "extra-openai-models.yaml").write_text(json.dumps([model]))
     (place.home / "keys.json").write_text(json.dumps({"baton": place.key}))
     return place.run(
-        *(in_bin(place, "llm", ("bin",)), *arguments),
+        in_bin(place, "llm", ("bin",)),
+        *arguments,
         environment={"LLM_USER_PATH": str(place.home)},
         typed=typed,
     )
