@@ -15,7 +15,7 @@ from tests.clients.agents.scripts import script
 from tests.clients.agents.workplace import FlowFailed, Workplace, in_bin
 
 ENVIRONMENT = Environment(("torch==2.13.0+cpu", "open-webui==0.12.4", "playwright==1.65.2"), is_python=True)
-START_S = 400
+START_S = 900
 """Longest time until Open WebUI answers, in seconds. It makes its database first, which takes minutes on a
 busy machine."""
 _ANSWER = "I am here."
