@@ -21,7 +21,7 @@ STAMP = $(VENV)/.installed-$(FLAVOUR)
 INSTALL = $(BIN)/python -m pip install --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser agents clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-page bench-limits bench-tenants bench-ledger bench-load bench-safety bench-websockets bench-chat-state demo-model script-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser agents clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-retention bench-retention-engine bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-page bench-limits bench-tenants bench-ledger bench-load bench-safety bench-websockets bench-chat-state demo-model script-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -177,6 +177,12 @@ bench-safety: $(STAMP) compile ## measure the cost of screening requests and ans
 
 bench-request: $(STAMP) compile ## measure the cost of a request before it reaches an engine: half a minute
 	$(BIN)/python -m bench.request_cost
+
+bench-retention: $(STAMP) compile ## simulate agents beside chats with and without retention of KV blocks: minutes; ARGS="--kv 130000"
+	$(PYTHON) -m bench.retention.simulated $(ARGS)
+
+bench-retention-engine: $(STAMP) ## the same on two real engines in turns, on a machine without other work: eight minutes
+	$(PYTHON) -m bench.retention.real_engine $(ARGS)
 
 bench-metrics: $(STAMP) ## measure the cost of metrics per token, request and page: half a minute
 	$(BIN)/python -m bench.metrics_cost
