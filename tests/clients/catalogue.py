@@ -71,7 +71,7 @@ CLIENTS = (
         "openai-python",
         "OpenAI's client for Python",
         ("openai",),
-        "`OpenAI(base_url=\"http://localhost:8000/v1\")`, or `OPENAI_BASE_URL`",
+        '`OpenAI(base_url="http://localhost:8000/v1")`, or `OPENAI_BASE_URL`',
         ("`client.embeddings`, `images`, `audio`, `files`, `batches` and `vector_stores` answer 404.",),
     ),
     Client(
@@ -86,7 +86,7 @@ CLIENTS = (
         "Anthropic's client for Python",
         ("anthropic",),
         '`Anthropic(base_url="http://localhost:8000")`, or `ANTHROPIC_BASE_URL`',
-        ("`client.models` and `client.messages.batches`: the model list has OpenAI's shape, and there are no batches.",),
+        ("`client.models` gets OpenAI's shape, and there are no `client.messages.batches`.",),
     ),
     Client(
         "anthropic-js",
@@ -117,7 +117,7 @@ CLIENTS = (
         "openai-agents-python",
         "OpenAI Agents SDK for Python",
         ("openai-agents", "openai"),
-        '`set_default_openai_client(AsyncOpenAI(base_url="http://localhost:8000/v1"))`',
+        '`OpenAIResponsesModel(model, openai_client=AsyncOpenAI(base_url="http://localhost:8000/v1"))`',
     ),
     Client(
         "instructor-python",

@@ -97,9 +97,11 @@ async def _result(seen: Any) -> Any:
 
 
 def _place(error: BaseException) -> str:
-    lines = [
-        frame.lineno for frame in inspect.getinnerframes(error.__traceback__) if "driver.py" in frame.filename
-    ] if error.__traceback__ else []
+    lines = (
+        [frame.lineno for frame in inspect.getinnerframes(error.__traceback__) if "driver.py" in frame.filename]
+        if error.__traceback__
+        else []
+    )
     return f" (line {lines[-1]})" if lines else ""
 
 

@@ -71,9 +71,9 @@ def streamed() -> str:
 
 @flow("messages: asynchronous stream")
 async def asynchronous() -> str:
-    async with anthropic.AsyncAnthropic(base_url=URL, api_key=KEY, timeout=TIMEOUT_S, max_retries=0) as other:
-        async with other.messages.stream(**MESSAGE) as stream:
-            return require(await stream.get_final_text(), ITS_ANSWER)
+    other = anthropic.AsyncAnthropic(base_url=URL, api_key=KEY, timeout=TIMEOUT_S, max_retries=0)
+    async with other, other.messages.stream(**MESSAGE) as stream:
+        return require(await stream.get_final_text(), ITS_ANSWER)
 
 
 @flow("messages: tools, with their result")
@@ -84,15 +84,15 @@ def tools() -> str:
     (use,) = [block for block in asked.content if block.type == "tool_use"]
     assert (use.name, use.input) == (TOOL, {"city": CITY})
     messages.append({"role": "assistant", "content": asked.content})
-    messages.append(
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": SKY}]}
-    )
+    messages.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": SKY}]})
     return require(client.messages.create(**MESSAGE | {"messages": messages}, tools=TOOLS).content[0].text, SKY)
 
 
 @flow("messages: tools in a stream")
 def streamed_tools() -> str:
-    with client.messages.stream(**MESSAGE | {"messages": [{"role": "user", "content": WEATHER}]}, tools=TOOLS) as stream:
+    with client.messages.stream(
+        **MESSAGE | {"messages": [{"role": "user", "content": WEATHER}]}, tools=TOOLS
+    ) as stream:
         parts = [event.partial_json for event in stream if event.type == "input_json"]
         (use,) = [block for block in stream.get_final_message().content if block.type == "tool_use"]
     assert json.loads("".join(parts)) == use.input == {"city": CITY}
@@ -133,7 +133,9 @@ def structured_by_schema() -> str:
 @flow("messages: several turns")
 def turns() -> str:
     messages: list[Any] = [{"role": "user", "content": MY_NAME}]
-    messages.append({"role": "assistant", "content": client.messages.create(**MESSAGE | {"messages": messages}).content})
+    messages.append(
+        {"role": "assistant", "content": client.messages.create(**MESSAGE | {"messages": messages}).content}
+    )
     messages.append({"role": "user", "content": WHO_AM_I})
     return require(client.messages.create(**MESSAGE | {"messages": messages}).content[0].text, THE_NAME)
 

@@ -57,7 +57,8 @@ def partial() -> str:
         )
     )
     assert len(parts) > 1
-    return require(parts[-1].city, "")
+    require(parts[-1].city, "")
+    return str(parts[-1])
 
 
 @flow("chat: answer, with the completion")

@@ -3,14 +3,14 @@
 import asyncio
 from typing import Any, Literal
 
-import anthropic
-import openai
 import pydantic
 from langchain.agents import create_agent
 from langchain_anthropic import ChatAnthropic
+from langchain_anthropic.chat_models import AnthropicAuthenticationError, AnthropicModelNotFoundError
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from langchain_openai.chat_models.base import OpenAIAuthenticationError, OpenAIModelNotFoundError
 
 from tests.clients.flows import (
     CAPITAL,
@@ -160,13 +160,13 @@ def chat_batch() -> str:
 
 @flow("chat: unknown model")
 def chat_unknown() -> str:
-    raised_by_openai = raised(openai.NotFoundError, lambda: of_openai(model=NOBODY).invoke(CAPITAL))
-    return require(raised_by_openai.code, "model_not_found")
+    error = raised(OpenAIModelNotFoundError, lambda: of_openai(model=NOBODY).invoke(CAPITAL))
+    return require(error.code, "model_not_found")
 
 
 @flow("chat: wrong key")
 def chat_wrong_key() -> str:
-    error = raised(openai.AuthenticationError, lambda: of_openai(api_key=WRONG_KEY).invoke(CAPITAL))
+    error = raised(OpenAIAuthenticationError, lambda: of_openai(api_key=WRONG_KEY).invoke(CAPITAL))
     return require(error.code, "invalid_api_key")
 
 
@@ -229,13 +229,13 @@ def message_turns() -> str:
 
 @flow("messages: unknown model")
 def message_unknown() -> str:
-    error = raised(anthropic.NotFoundError, lambda: of_anthropic(model=NOBODY).invoke(CAPITAL))
+    error = raised(AnthropicModelNotFoundError, lambda: of_anthropic(model=NOBODY).invoke(CAPITAL))
     return require(error.message, NOBODY)
 
 
 @flow("messages: wrong key")
 def message_wrong_key() -> str:
-    error = raised(anthropic.AuthenticationError, lambda: of_anthropic(api_key=WRONG_KEY).invoke(CAPITAL))
+    error = raised(AnthropicAuthenticationError, lambda: of_anthropic(api_key=WRONG_KEY).invoke(CAPITAL))
     return str(error.status_code)
 
 

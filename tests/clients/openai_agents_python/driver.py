@@ -62,11 +62,11 @@ def client(key: str = KEY) -> Any:
     return openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key=key, timeout=TIMEOUT_S, max_retries=0)
 
 
-def agent(model: Any, name: str = MODEL, key: str = KEY, **settings: Any) -> Any:
+def agent(model: Any, name: str = MODEL, key: str = KEY, store: bool = True, **settings: Any) -> Any:
     return Agent(
         name="Helper",
         model=model(model=name, openai_client=client(key)),
-        model_settings=ModelSettings(temperature=0),
+        model_settings=ModelSettings(temperature=0, store=store),
         **settings,
     )
 
@@ -101,8 +101,8 @@ async def turns(model: Any, session: Any) -> str:
 
 
 async def cancelled(model: Any) -> str:
-    """`cancel` of a run ends its events, and its request."""
-    result, seen = Runner.run_streamed(agent(model), LONG), 0
+    """`cancel` of a run ends its events and its request. A response that is stored would go on."""
+    result, seen = Runner.run_streamed(agent(model, store=False), LONG), 0
     async for event in result.stream_events():
         if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
             seen += 1
@@ -152,7 +152,9 @@ def response_unknown() -> str:
 @flow("responses: wrong key")
 def response_wrong_key() -> str:
     stranger = agent(OpenAIResponsesModel, key=WRONG_KEY)
-    return require(raised(openai.AuthenticationError, lambda: Runner.run_sync(stranger, CAPITAL)).code, "invalid_api_key")
+    return require(
+        raised(openai.AuthenticationError, lambda: Runner.run_sync(stranger, CAPITAL)).code, "invalid_api_key"
+    )
 
 
 @flow("responses: cancel in mid-stream")

@@ -121,9 +121,7 @@ def chat_turns() -> str:
     messages: list[Any] = [{"role": "user", "content": MY_NAME}]
     messages.append(client.chat.completions.create(**CHAT | {"messages": messages}).choices[0].message)
     messages.append({"role": "user", "content": WHO_AM_I})
-    return require(
-        client.chat.completions.create(**CHAT | {"messages": messages}).choices[0].message.content, THE_NAME
-    )
+    return require(client.chat.completions.create(**CHAT | {"messages": messages}).choices[0].message.content, THE_NAME)
 
 
 @flow("chat: unknown model")
