@@ -182,6 +182,24 @@ async def test_result_of_a_tool_is_read(client: AsyncAnthropic, engines: FakeEng
     assert '"city": "Paris"' in read and read.index("It rains.") < read.index("So?")
 
 
+async def test_tools_that_the_client_runs(client: AsyncAnthropic, engines: FakeEngines) -> None:
+    """Its helper asks the server to hold the conversation, and sends all of it when the server does not."""
+
+    @anthropic.beta_async_tool
+    async def weather(city: str) -> str:
+        """Of a city."""
+        engines.says("So it does.")
+        return f"It rains in {city}."
+
+    engines.says(CALL)
+    body: Any = HELLO
+    message = await client.beta.messages.tool_runner(**body, tools=[weather]).until_done()
+    assert blocks(message) == [{"type": "text", "text": "So it does."}]
+    read = prompt(engines)
+    assert read.index("Where is Paris?") < read.index("It rains in Paris.")
+    assert len(engines.requests) == 2
+
+
 async def test_what_claude_code_sends(client: AsyncAnthropic, engines: FakeEngines) -> None:
     ephemeral = {"type": "ephemeral"}
     session = {"device_id": "d", "session_id": "s"}
