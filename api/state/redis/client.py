@@ -81,7 +81,7 @@ class RedisClient:
         self._opening: asyncio.Task[None] | None = None
         self._deadline = 0.0
         self._watch: asyncio.TimerHandle | None = None
-        """Looks at the deadline of the round trip. It goes off once in TIMEOUT_S at most, and not for each round trip."""
+        """Looks at the deadline of the round trip. It goes off once in TIMEOUT_S at most, not for each round trip."""
 
     def reach(self, url: str) -> None:
         """Use this Redis, unless one is in use already. The connection is made at the first call. Raises ValueError for
@@ -179,11 +179,12 @@ class RedisClient:
         if self._watch is None:
             self._watch = loop.call_at(self._deadline, self._look)
         commands = [command for call in self._sent for command in call.commands]
-        self._connection.ask(b"".join(map(hiredis.pack_command, commands)), len(commands), self._answered)
+        packed = b"".join([hiredis.pack_command(command) for command in commands])  # type: ignore[arg-type]
+        self._connection.ask(packed, len(commands), self._answered)
 
     async def _open(self) -> None:
         assert self._redis is not None
-        connection = self._redis.connection_pool.make_connection()
+        connection = self._redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
         try:
             await connection.connect()
             self._connection = RedisConnection(connection, self._forget_connection)
@@ -221,7 +222,7 @@ class RedisClient:
         for call in calls:
             own = []
             for name, *_ in call.commands:
-                answer, meaning = next(rest), meanings.get(name)
+                answer, meaning = next(rest), meanings.get(str(name))
                 own.append(answer if meaning is None or isinstance(answer, ResponseError) else meaning(answer))
             if not call.answers.done():  # done: its caller was cancelled
                 call.answers.set_result(own)

@@ -1,9 +1,9 @@
 """A connection to Redis: commands go out and answers come in without a task or a stream between the socket and whoever
 asks.
 
-redis-py makes the connection, with all that a URL may say of it: TLS, credentials, the number of the database. Its own way
-to send a command and to read its answer takes several times the CPU time of this one, which each request pays that shares
-a round trip with nobody.
+redis-py makes the connection, with all that a URL may say of it: TLS, credentials, the number of the database. Its own
+way to send a command and to read its answer takes several times the CPU time of this one. Each request pays that whose
+round trip nobody shares.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class RedisConnection(asyncio.Protocol):
         if self._is_lost:
             return
         self._is_lost = True
-        self._connection._close()  # or redis-py says that nobody has closed it
+        self._connection._close()  # type: ignore[no-untyped-call]  # or redis-py says that nobody has closed it
         self._lost()
         if self._answered is not None:
             answered, self._answered = self._answered, None
