@@ -125,7 +125,7 @@ quick-clients: $(STAMP)
 
 # Each agent has an environment of its own in .baton/clients/agents, made once: 400 MB each, and Open WebUI 3 GB
 agents: $(STAMP) ## coding agents edit a file on a running service with the model baton-script (docs/agents.md): ONLY=codex URL= KEY_FILE=
-	$(BIN)/python -m tests.clients.agents $(if $(ONLY),--only $(ONLY)) $(if $(URL),--url $(URL)) $(if $(KEY_FILE),--key-file $(KEY_FILE)) $(ARGS)
+	$(BIN)/python -m tests.clients.coding_agents $(if $(ONLY),--only $(ONLY)) $(if $(URL),--url $(URL)) $(if $(KEY_FILE),--key-file $(KEY_FILE)) $(ARGS)
 
 # Packages of the clouds are beside the environment, not in it, and see it
 clouds: $(STAMP) $(CLOUDS)/.installed ## check the cluster files against stand-ins of the clouds: two minutes; CRD=<KubeRay's CRD of a RayService>
