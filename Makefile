@@ -21,7 +21,7 @@ STAMP = $(VENV)/.installed-$(FLAVOUR)
 INSTALL = $(BIN)/python -m pip install --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser agents clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-page bench-limits bench-tenants bench-ledger bench-load bench-safety bench-websockets bench-chat-state demo-model script-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clients clients-installed agents clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-retention bench-retention-engine bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-page bench-limits bench-tenants bench-ledger bench-load bench-safety bench-websockets bench-chat-state demo-model script-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -50,7 +50,7 @@ APART = mkdir -p $(TEMPORARY) && PYTEST_DEBUG_TEMPROOT=$(TEMPORARY)
 AT_IDLE = $(BIN)/python -m tests.at_idle $(BIN)/python -m pytest
 .PHONY: test-house test-component test-state-and-engines test-others test-live test-sim test-unit
 
-test: $(STAMP) network-tools monitoring-tools ## all tests, with real engines, except for soak, fuzz, models, browser, clouds and drills
+test: $(STAMP) network-tools monitoring-tools quick-clients ## all tests, with real engines, except for soak, fuzz, models, browser, clients, clouds and drills
 	$(BESIDE) --jobs=2 compile lint test-house
 	$(BESIDE) --jobs=3 test-component test-state-and-engines test-others
 	$(BESIDE) --jobs=3 test-live test-sim test-unit
@@ -111,9 +111,21 @@ $(BROWSER)/.installed: conf/requirements/browser.txt | $(STAMP)
 	@echo "import site; site.addsitedir('$(abspath $(VENV))/lib/python3.11/site-packages')" >$(BROWSER)/lib/python3.11/site-packages/zz-baton.pth
 	@touch $@
 
+# Each client has an environment of its own in .baton/clients, with the versions that tests/clients/*/ pins (docs/clients.md)
+.PHONY: quick-clients
+ALL_CLIENTS = $(BIN)/python -m tests.clients $(if $(ONLY),--only $(ONLY))
+clients: $(STAMP) compile ## try clients of others against a service: ONLY=<names> URL=<a running one, with a key in BATON_API_KEY>
+	$(ALL_CLIENTS) $(if $(URL),--url $(URL))
+
+clients-installed: $(STAMP) ## install the clients of others, in .baton/clients: minutes; ONLY=<names>
+	$(ALL_CLIENTS) --install
+
+quick-clients: $(STAMP)
+	@$(BIN)/python -m tests.clients --install --only quick
+
 # Each agent has an environment of its own in .baton/clients/agents, made once: 400 MB each, and Open WebUI 3 GB
 agents: $(STAMP) ## coding agents edit a file on a running service with the model baton-script (docs/agents.md): ONLY=codex URL= KEY_FILE=
-	$(BIN)/python -m tests.clients.agents $(if $(ONLY),--only $(ONLY)) $(if $(URL),--url $(URL)) $(if $(KEY_FILE),--key-file $(KEY_FILE)) $(ARGS)
+	$(BIN)/python -m tests.clients.coding_agents $(if $(ONLY),--only $(ONLY)) $(if $(URL),--url $(URL)) $(if $(KEY_FILE),--key-file $(KEY_FILE)) $(ARGS)
 
 # Packages of the clouds are beside the environment, not in it, and see it
 clouds: $(STAMP) $(CLOUDS)/.installed ## check the cluster files against stand-ins of the clouds: two minutes; CRD=<KubeRay's CRD of a RayService>
@@ -178,6 +190,12 @@ bench-safety: $(STAMP) compile ## measure the cost of screening requests and ans
 bench-request: $(STAMP) compile ## measure the cost of a request before it reaches an engine: half a minute
 	$(BIN)/python -m bench.request_cost
 
+bench-retention: $(STAMP) compile ## simulate agents beside chats with and without retention of KV blocks: minutes; ARGS="--kv 130000"
+	$(PYTHON) -m bench.retention.simulated $(ARGS)
+
+bench-retention-engine: $(STAMP) ## the same on two real engines in turns, on a machine without other work: eight minutes
+	$(PYTHON) -m bench.retention.real_engine $(ARGS)
+
 bench-metrics: $(STAMP) ## measure the cost of metrics per token, request and page: half a minute
 	$(BIN)/python -m bench.metrics_cost
 
@@ -239,7 +257,7 @@ lock: $(STAMP) ## resolve the lock files again from pyproject.toml
 	$(BIN)/python conf/requirements/lock.py gpu
 
 clean: ## remove the environment, logs, benchmark results and compiled modules; conversations stay in .baton/data
-	rm -rf $(VENV) $(CLOUDS) $(BROWSER) $(MONITORING) .baton/logs .baton/bench .baton/compiled
+	rm -rf $(VENV) $(CLOUDS) $(BROWSER) $(MONITORING) .baton/clients .baton/logs .baton/bench .baton/compiled
 
 # On cpu, `pip check` reports that torchvision, torchaudio, torchcodec and triton are missing (see conf/requirements/lock.py).
 $(STAMP): $(LOCK) pyproject.toml

@@ -21,6 +21,7 @@ import yaml
 from vllm.sampling_params import SamplingParams
 
 from cluster.config.application import parse
+from cluster.engine.block_hashes import BlockHasher
 from cluster.engine.engine import Engine
 from cluster.engine.port import EngineHooks
 from cluster.engine.sampling_params import encode_sampling_params
@@ -30,7 +31,6 @@ from cluster.messages.retention import RetentionCounts, ToolWait
 from cluster.network.interface import Interface
 from cluster.network.secret import establish_secret
 from cluster.repository import REPO_ROOT
-from cluster.engine.block_hashes import BlockHasher
 from cluster.simulation.results.summary import aligned, quantile
 from cluster.simulation.traffic.agent_tasks import AgentTasks
 from cluster.step_stream.buffer import TokenBuffer
@@ -42,6 +42,8 @@ NUM_AGENTS, NUM_STEPS = 4, 8
 FIRST_TOKENS, RESULT_TOKENS, ANSWER_TOKENS = 1_200, 250, 16
 NUM_CHATS, CHAT_TOKENS = 3, 480
 MOST_GAP_S = 10.0
+KEPT_SHARE = 0.5
+"""Share of the KV memory of the engine that keeps blocks."""
 VOCABULARY = range(300, 1300)
 
 
@@ -60,7 +62,9 @@ class BenchEngine:
         config = msgspec.structs.replace(
             pool, kept_share=kept_share, engine={**pool.engine, "kv_cache_memory_bytes": KV_BYTES}
         )
-        self._engine = Engine(Pool.DECODE, config, worker=WorkerId(name), rank=0, interface=Interface("127.0.0.1", "lo"))
+        self._engine = Engine(
+            Pool.DECODE, config, worker=WorkerId(name), rank=0, interface=Interface("127.0.0.1", "lo")
+        )
         self._engine.attach(
             EngineHooks(on_prompt=lambda sources: None, on_step=lambda: None, on_ended_leases=lambda ended: None)
         )
@@ -149,7 +153,7 @@ def words(rng: random.Random, number: int) -> list[int]:
 
 async def measure(num_rounds: int, duration_s: float) -> list[tuple[str, Turn]]:
     establish_secret(lambda proposed: proposed)
-    engines = [BenchEngine("LRU", 0.0), BenchEngine("retention", CONFIG.decode.kept_share)]
+    engines = [BenchEngine("LRU", 0.0), BenchEngine("retention", KEPT_SHARE)]
     turns: list[tuple[str, Turn]] = []
     for engine in engines:
         await engine.warm_up()

@@ -1,18 +1,21 @@
 """Agents beside chats on a simulated cluster, with and without retention, at equal memory.
 
-make bench-retention
+    make bench-retention
+
+Each variant serves the same tasks and the same chats. A task's next step comes some time after the answer to its last
+one, so a slow answer delays the steps after it.
 """
 
 import argparse
+import sys
+from collections.abc import Sequence
 
 import msgspec
 
-from cluster.messages.ids import Pool
-from cluster.messages.retention import RetentionCounts
 from cluster.simulation.baselines import BASELINES
 from cluster.simulation.clock import VirtualLoop
 from cluster.simulation.experiment import Cluster
-from cluster.simulation.pools.pool_setting import ClusterSetting
+from cluster.simulation.pools.pool_setting import ClusterSetting, PoolSetting
 from cluster.simulation.pools.simulated_pools import SimulatedPools
 from cluster.simulation.results.summary import aligned, measured, quantile
 from cluster.simulation.run import serve, uncollected
@@ -20,154 +23,129 @@ from cluster.simulation.traffic.agent_tasks import TENANT, AgentTasks, with_chat
 from cluster.simulation.traffic.mixes import generate
 from cluster.simulation.traffic.named_mixes import MIXES
 from cluster.simulation.traffic.slos import parse_slos, slo_of
-from cluster.simulation.traffic.workload import RequestRecord
+from cluster.simulation.traffic.workload import RequestRecord, SimRequest
 from router.pending_placements import PendingPlacements
 from router.state import RouterState
+
+CHATS = "chats"
+MOST_TRIES = 6
+"""Times that a client sends a request. An agent whose request is refused sends it again."""
+SLOS = parse_slos("mid")
+HEADING = [
+    *("", "steps", "hits", "TTFT p50", "p95 s", "good"),
+    *("chats", "hits", "TTFT p50", "p95 s", "good", "good/s"),
+]
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    policy: str
-    kept_share: float = 0.0
-    pools: tuple[Pool, ...] = (Pool.PREFILL, Pool.DECODE)
+    policy: str = "goodput"
+    keeps: bool = False
+
+
+VARIANTS = (
+    Variant(name="least loaded, LRU", policy="least_requests"),
+    Variant(name="by real prefix, LRU"),
+    Variant(name="by real prefix, retention", keeps=True),
+)
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     tasks_per_s: float
     chats_per_s: float
-    duration_s: float = 300.0
+    duration_s: float
 
 
-class Result(msgspec.Struct, frozen=True):
-    records: list[RequestRecord]
-    counts: dict[str, RetentionCounts]
+class Hardware(msgspec.Struct, frozen=True, kw_only=True):
+    cluster: Cluster
+    num_prefill: int
+    kv_tokens: int
+    """KV memory of each worker, in tokens. 0 takes what the device has."""
+    kept_share: float
+
+    def setting(self, variant: Variant) -> ClusterSetting:
+        baseline = BASELINES[variant.policy]
+        setting = self.cluster.split(self.num_prefill if baseline.has_prefill_pool else 0, baseline.engines)
+        share = self.kept_share if variant.keeps else 0.0
+        return msgspec.structs.replace(
+            setting, prefill=self._pool(setting.prefill, share), decode=self._pool(setting.decode, share)
+        )
+
+    def _pool(self, pool: PoolSetting, share: float) -> PoolSetting:
+        tokens = self.kv_tokens or pool.engine.kv_capacity_tokens
+        return msgspec.structs.replace(
+            pool, engine=msgspec.structs.replace(pool.engine, kept_share=share, kv_capacity_tokens=tokens)
+        )
 
 
-VARIANTS = (
-    Variant(name="least loaded, LRU", policy="least_requests"),
-    Variant(name="by real prefix, LRU", policy="goodput"),
-    Variant(name="by real prefix, retention", policy="goodput", kept_share=0.5),
-)
-NUM_PREFILL = 1
-KV = 0
-NUM_WORKERS = 2
-MOST_TRIES = 6
-
-
-def run(variant: Variant, load: Load, seed: int) -> Result:
-    cluster = Cluster(max_tries=MOST_TRIES, num_workers=NUM_WORKERS)
-    slos = parse_slos("mid")
+def workload_of(load: Load, cluster: Cluster, seed: int) -> list[SimRequest]:
     chat = MIXES["chat"]
-    scale = load.chats_per_s / chat.rate_per_s
     num_chats = int(1.2 * load.chats_per_s * load.duration_s)
-    rows = [
-        msgspec.structs.replace(row, arrival_s=row.arrival_s / scale, tenant="chat")
-        for row in _chats(chat, num_chats, seed)
+    scale = load.chats_per_s / chat.rate_per_s
+    chats = [
+        msgspec.structs.replace(row, arrival_s=row.arrival_s / scale, tenant=CHATS)
+        for row in generate(chat, num_chats, seed, starts_in_equilibrium=True)
     ]
     agents = AgentTasks(tasks_per_s=load.tasks_per_s)
-    workload = with_chats(agents, rows, load.duration_s, slo_of(slos, cluster.isolated_prefill_s), seed)
-    baseline = BASELINES[variant.policy]
-    setting = cluster.split(NUM_PREFILL if baseline.has_prefill_pool else 0, baseline.engines)
-    setting = _keeping(setting, variant)
+    return with_chats(agents, chats, load.duration_s, slo_of(SLOS, cluster.isolated_prefill_s), seed)
 
-    async def simulated() -> Result:
-        state = RouterState(
-            slos, baseline.make(seed), admits_all=not baseline.has_admission, preempts=baseline.preempts
-        )
+
+def run(variant: Variant, hardware: Hardware, load: Load, seed: int) -> list[RequestRecord]:
+    workload = workload_of(load, hardware.cluster, seed)
+    baseline = BASELINES[variant.policy]
+
+    async def simulated() -> list[RequestRecord]:
+        admits_all = not baseline.has_admission
+        state = RouterState(SLOS, baseline.make(seed), admits_all=admits_all, preempts=baseline.preempts)
         scheduler = PendingPlacements(state)
-        pools = SimulatedPools(setting, scheduler)
-        records = await serve(workload, pools, scheduler)
-        return Result(records, {worker.id: worker.retention.counts for worker in pools.workers})
+        return await serve(workload, SimulatedPools(hardware.setting(variant), scheduler), scheduler)
 
     with uncollected():
         return VirtualLoop().run(simulated())
 
 
-def _chats(mix, num, seed):
-    return generate(mix, num, seed, starts_in_equilibrium=True)
+def row(name: str, records: Sequence[RequestRecord]) -> list[str]:
+    counted = measured(records)
+    cells = [name]
+    for tenant in (TENANT, CHATS):
+        ours = [record for record in counted if record.tenant == tenant]
+        ttfts = sorted(record.ttft_s for record in ours if record.ttft_s is not None) or [0.0]
+        hits = sum(record.num_hit_tokens for record in ours) / max(1, sum(record.num_prompt for record in ours))
+        good = sum(record.is_good for record in ours) / max(1, len(ours))
+        cells += [f"{len(ours)}", f"{100 * hits:.1f}%", *(f"{quantile(ttfts, p):.2f}" for p in (0.5, 0.95))]
+        cells.append(f"{100 * good:.1f}%")
+    span_s = counted[-1].arrival_s - counted[0].arrival_s
+    return [*cells, f"{sum(record.is_good for record in counted) / span_s:.2f}"]
 
 
-def _keeping(setting: ClusterSetting, variant: Variant) -> ClusterSetting:
-    def pool(which, kind):
-        share = variant.kept_share if kind in variant.pools else 0.0
-        return msgspec.structs.replace(which, engine=msgspec.structs.replace(which.engine, kept_share=share, kv_capacity_tokens=KV or which.engine.kv_capacity_tokens))
-
-    return msgspec.structs.replace(
-        setting, prefill=pool(setting.prefill, Pool.PREFILL), decode=pool(setting.decode, Pool.DECODE)
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=float, default=0.17, help="tasks that begin per second")
+    parser.add_argument("--chats", type=float, default=6.0, help="requests of chats per second")
+    parser.add_argument("--duration", type=float, default=100.0, help="seconds in which tasks begin")
+    parser.add_argument("--workers", type=int, default=2, help="workers in both pools together")
+    parser.add_argument("--prefill", type=int, default=1, help="prefill workers of them")
+    parser.add_argument("--kv", type=int, default=0, help="KV memory of a worker in tokens, instead of the device's")
+    parser.add_argument("--share", type=float, default=0.5, help="kept_share of the variant with retention")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each variant, with other tasks and chats")
+    parser.add_argument("--only", choices=[variant.name for variant in VARIANTS], help="one variant alone")
+    options = parser.parse_args(arguments)
+    hardware = Hardware(
+        cluster=Cluster(max_tries=MOST_TRIES, num_workers=options.workers),
+        num_prefill=options.prefill,
+        kv_tokens=options.kv,
+        kept_share=options.share,
     )
-
-
-def figures(result: Result) -> list[str]:
-    out = []
-    records = measured(result.records)
-    for name in (TENANT, "chat"):
-        ours = [r for r in records if r.tenant == name]
-        placed = [r for r in ours if r.path is not None]
-        ttfts = sorted(r.ttft_s for r in ours if r.ttft_s is not None)
-        hits = sum(r.num_hit_tokens for r in placed) / max(1, sum(r.num_prompt for r in placed))
-        good = sum(r.is_good for r in ours) / len(ours)
-        out += [
-            f"{len(ours)}",
-            f"{100 * hits:.1f}%",
-            f"{quantile(ttfts, 0.5):.2f}",
-            f"{quantile(ttfts, 0.95):.2f}",
-            f"{100 * good:.1f}%",
-        ]
-    span = max(r.arrival_s for r in records) - min(r.arrival_s for r in records)
-    out.append(f"{sum(r.is_good for r in records) / span:.2f}")
-    paths = [r.path.value if r.path else "-" for r in records if r.tenant == TENANT]
-    out.append("/".join(f"{100 * paths.count(p) / len(paths):.0f}" for p in ("P->D", "D", "P", "-")))
-    return out
-
-
-HEAD = [
-    "variant",
-    "steps",
-    "hits",
-    "TTFT p50",
-    "p95",
-    "good",
-    "chats",
-    "hits",
-    "TTFT p50",
-    "p95",
-    "good",
-    "good/s",
-    "paths",
-]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--tasks", type=float, default=0.3)
-    parser.add_argument("--chats", type=float, default=20)
-    parser.add_argument("--duration", type=float, default=300)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--shares", default="0.5")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--kv", type=int, default=0)
-    o = parser.parse_args()
-    global KV
-    KV = o.kv
-    load = Load(tasks_per_s=o.tasks, chats_per_s=o.chats, duration_s=o.duration)
-    variants = [*VARIANTS[:2]]
-    for share in o.shares.split(","):
-        variants.append(Variant(name=f"retention {share}", policy="goodput", kept_share=float(share)))
-        variants.append(
-            Variant(name=f"retention {share} D", policy="goodput", kept_share=float(share), pools=(Pool.DECODE,))
-        )
-    variants = [v for v in variants if not o.only or v.name in o.only.split(";")]
-    rows = [HEAD]
-    for seed in range(o.seeds):
-        for v in variants:
-            r = run(v, load, seed)
-            rows.append([f"{v.name} s{seed}", *figures(r)])
-            print(aligned(rows[-1:]), flush=True)
-            tot = {f: sum(getattr(c, f) for c in r.counts.values()) for f in RetentionCounts.__struct_fields__}
-            if v.kept_share:
-                print("   ", tot, flush=True)
+    load = Load(tasks_per_s=options.tasks, chats_per_s=options.chats, duration_s=options.duration)
+    rows = [HEADING]
+    for seed in range(options.seeds):
+        for variant in VARIANTS:
+            if options.only in (None, variant.name):
+                rows.append(row(f"{variant.name} ({seed})", run(variant, hardware, load, seed)))
+                print(" ".join(rows[-1]), file=sys.stderr, flush=True)
     print(aligned(rows))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -22,6 +22,7 @@ from cluster.metrics import (
     processes,
     quality,
     requests,
+    retention,
     safety,
     scaling,
     scheduler,
@@ -30,7 +31,20 @@ from cluster.metrics import (
     tracing,
 )
 
-SUBJECTS = (requests, scheduler, engines, handoffs, scaling, tenants, safety, quality, processes, tracing, scrapes)
+SUBJECTS = (
+    requests,
+    scheduler,
+    engines,
+    retention,
+    handoffs,
+    scaling,
+    tenants,
+    safety,
+    quality,
+    processes,
+    tracing,
+    scrapes,
+)
 """The modules of the table. Every process has all metrics, also those that it does not count."""
 OWN = "baton_"
 """What the names of Baton's own metrics begin with."""

@@ -1,4 +1,4 @@
-"""Metrics of conversations whose KV blocks are kept (docs/retention.md)."""
+"""Metrics of kept conversations: engines keep their KV blocks for the next prompt (docs/retention.md)."""
 
 from prometheus_client import Counter, Gauge
 
@@ -18,9 +18,9 @@ KEPT_HITS = Counter(
 )
 KEPT_ENDS = Counter(
     "baton_kept_conversations",
-    "Kept conversations by their end: returned; expired (not back in time); dropped (for others, because of "
+    "Kept conversations by their outcome: returned; expired (not back in time); dropped (for others, because of "
     "kept_share); and late (back after they were expired or dropped, which counts beside that).",
-    ["pool", "end"],
+    ["pool", "outcome"],
 )
 KEPT_LOSSES = Counter(
     "baton_kept_kv_blocks_given_up",
@@ -41,8 +41,8 @@ class RetentionMetrics:
         before, self._shown = self._shown, counts
         KEPT_BLOCKS.labels(self._pool).set(counts.kept_blocks)
         KEPT_HITS.labels(self._pool).inc(max(0, counts.hit_blocks - before.hit_blocks))
-        for end in ("returned", "expired", "dropped", "late"):
-            KEPT_ENDS.labels(self._pool, end).inc(max(0, getattr(counts, end) - getattr(before, end)))
+        for outcome in ("returned", "expired", "dropped", "late"):
+            KEPT_ENDS.labels(self._pool, outcome).inc(max(0, getattr(counts, outcome) - getattr(before, outcome)))
         for why in ("taken", "dead"):
             grown = getattr(counts, f"{why}_blocks") - getattr(before, f"{why}_blocks")
             KEPT_LOSSES.labels(self._pool, why).inc(max(0, grown))

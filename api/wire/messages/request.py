@@ -53,6 +53,10 @@ UNSUPPORTED = frozenset({"container", "mcp_servers", "output_format", "thread"})
 """Anthropic's fields that would change the answer and that Baton does not support. They are refused if they are neither
 null nor empty.
 """
+_NO_THREADS = "thread_unsupported_request"
+"""Anthropic's code for a conversation that the server shall hold, and does not. By it, the helpers of the official
+clients know that they must send each turn with the whole conversation.
+"""
 CUSTOM_TOOL = "custom"
 """The type of the tools that a client defines by a schema and runs itself."""
 BLOCKS = frozenset(
@@ -84,7 +88,8 @@ def read_fields(body: Any) -> dict[str, Any]:
         raise InvalidRequest("the request body must be a JSON object", None, "invalid_type")
     for name, value in body.items():
         if name in UNSUPPORTED and value:
-            raise InvalidRequest(f"{name}: this service does not support this field", name, "unsupported_parameter")
+            code = _NO_THREADS if name == "thread" else "unsupported_parameter"
+            raise InvalidRequest(f"{name}: this service does not support this field", name, code)
         if name not in READ and name not in IGNORED and name not in UNSUPPORTED:
             raise InvalidRequest(f"{name[:64]}: unknown field", name, "unknown_parameter")
     read = {name: value for name, value in body.items() if name in READ and value is not None}

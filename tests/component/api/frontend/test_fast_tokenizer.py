@@ -1,5 +1,7 @@
 """The quick tokenizer and renderer against those that they stand for."""
 
+import asyncio
+import threading
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.renderers import BaseRenderer, ChatParams, TokenizeParams, renderer_from_config
 from vllm.tokenizers.hf import get_cached_tokenizer, maybe_make_thread_pool
 
-from api.frontend.fast_tokenizer import MANY_IDS, SHORT_CHARS, ids_only, tokenize_faster
+from api.frontend import fast_tokenizer
+from api.frontend.fast_tokenizer import MANY_CHARS, MANY_IDS, SHORT_CHARS, ids_only, tokenize_faster
 
 DEMO_MODEL = Path(__file__).parents[4] / "conf/models/baton-demo"
 ORIGINAL = get_cached_tokenizer(AutoTokenizer.from_pretrained(DEMO_MODEL))
@@ -115,6 +118,25 @@ async def test_short_chat_is_rendered_without_a_thread(
     quick, _ = renderers
     monkeypatch.setattr(quick._executor, "submit", lambda *_: pytest.fail("a thread was used"))
     assert await ids_of(quick, [{"role": "user", "content": "short"}])
+
+
+async def test_ordinary_prompts_do_not_wait_for_very_long_ones(
+    renderers: tuple[BaseRenderer[Any], BaseRenderer[Any]],
+) -> None:
+    quick, original = renderers
+    may_go_on, params = threading.Event(), TokenizeParams(max_total_tokens=1 << 20)
+    held = fast_tokenizer._MANY.submit(may_go_on.wait, 60)
+    texts = [{"prompt": "word " * (number // 5)} for number in (2 * SHORT_CHARS, MANY_CHARS + 5)]
+    ordinary, long = (asyncio.ensure_future(quick.tokenize_prompt_async(text, params)) for text in texts)
+    try:
+        told: list[Any] = [await asyncio.wait_for(ordinary, 30)]
+        assert not long.done()
+    finally:
+        may_go_on.set()
+    told.append(await asyncio.wait_for(long, 30))
+    expected: list[Any] = [await original.tokenize_prompt_async(text, params) for text in texts]
+    assert [one["prompt_token_ids"] for one in told] == [one["prompt_token_ids"] for one in expected]
+    assert held.result()
 
 
 def test_tokenizer_of_another_kind_stays_as_it_is(renderers: tuple[BaseRenderer[Any], BaseRenderer[Any]]) -> None:

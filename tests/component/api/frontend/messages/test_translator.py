@@ -115,6 +115,18 @@ async def test_stream_has_no_frame_of_openai_s(client: AsyncAnthropic) -> None:
     assert all(frame.startswith("event: ") for frame in frames) and frames[-1].startswith("event: message_stop")
 
 
+async def test_silent_stream_is_kept_alive_by_pings(
+    started: tuple[FakeEngines, Frontend], engines: FakeEngines
+) -> None:
+    engines.first_token_s = 0.3
+    async with anthropic_client(an_app(started[1], keep_alive_s=0.05)) as client:
+        async with client.messages.with_streaming_response.create(**HELLO, stream=True) as response:
+            text = await response.text()
+        message = await whole(client, stream=True)
+    assert text.startswith('event: ping\ndata: {"type":"ping"}\n\n') and ": keep-alive" not in text
+    assert blocks(message) == [{"type": "text", "text": "Paris is nice."}]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("finish", "stop", "max_tokens", "reason"),
@@ -168,6 +180,24 @@ async def test_result_of_a_tool_is_read(client: AsyncAnthropic, engines: FakeEng
     await whole(client, stream=False, messages=turns, tools=[WEATHER])
     read = prompt(engines)
     assert '"city": "Paris"' in read and read.index("It rains.") < read.index("So?")
+
+
+async def test_tools_that_the_client_runs(client: AsyncAnthropic, engines: FakeEngines) -> None:
+    """Its helper asks the server to hold the conversation, and sends all of it when the server does not."""
+
+    @anthropic.beta_async_tool
+    async def weather(city: str) -> str:
+        """Of a city."""
+        engines.says("So it does.")
+        return f"It rains in {city}."
+
+    engines.says(CALL)
+    body: Any = HELLO
+    message = await client.beta.messages.tool_runner(**body, tools=[weather]).until_done()
+    assert blocks(message) == [{"type": "text", "text": "So it does."}]
+    read = prompt(engines)
+    assert read.index("Where is Paris?") < read.index("It rains in Paris.")
+    assert len(engines.requests) == 2
 
 
 async def test_what_claude_code_sends(client: AsyncAnthropic, engines: FakeEngines) -> None:

@@ -1,8 +1,8 @@
 """aider, over chat completions. It offers no tools: the model writes what to search and replace as text."""
 
-from tests.clients.agents.environments import Environment
-from tests.clients.agents.scripts import script
-from tests.clients.agents.workplace import AFTER, BEFORE, NOTES, Workplace, in_bin, require_said
+from tests.clients.coding_agents.environments import Environment
+from tests.clients.coding_agents.scripts import script
+from tests.clients.coding_agents.workplace import AFTER, BEFORE, NOTES, Workplace, in_bin, require_said
 
 ENVIRONMENT = Environment(("aider-chat==0.86.2",), is_python=True)
 _EDIT = f"{NOTES}\n```\n<<<<<<< SEARCH\n{BEFORE}\n=======\n{AFTER}\n>>>>>>> REPLACE\n```\n"

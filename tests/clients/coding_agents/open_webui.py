@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.fronts.free_ports import free_port
-from tests.clients.agents.environments import Environment
-from tests.clients.agents.scripts import script
-from tests.clients.agents.workplace import FlowFailed, Workplace, in_bin
+from tests.clients.coding_agents.environments import Environment
+from tests.clients.coding_agents.scripts import script
+from tests.clients.coding_agents.workplace import FlowFailed, Workplace, in_bin
 
 ENVIRONMENT = Environment(("torch==2.13.0+cpu", "open-webui==0.12.4", "playwright==1.65.2"), is_python=True)
 START_S = 900

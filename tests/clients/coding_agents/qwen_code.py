@@ -1,8 +1,8 @@
 """Qwen Code, over chat completions."""
 
-from tests.clients.agents.environments import Environment
-from tests.clients.agents.scripts import DONE, script, tool_call
-from tests.clients.agents.workplace import AFTER, BEFORE, Workplace, in_bin, require_said
+from tests.clients.coding_agents.environments import Environment
+from tests.clients.coding_agents.scripts import DONE, script, tool_call
+from tests.clients.coding_agents.workplace import AFTER, BEFORE, Workplace, in_bin, require_said
 
 ENVIRONMENT = Environment(("@qwen-code/qwen-code@0.15.10",))
 

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from cluster.repository import REPO_ROOT
-from tests.clients.agents import aider, claude_code, codex, llm_cli, open_webui, opencode, qwen_code
-from tests.clients.agents.environments import Environment
-from tests.clients.agents.workplace import Flow, FlowFailed, Workplace
+from tests.clients.coding_agents import aider, claude_code, codex, llm_cli, open_webui, opencode, qwen_code
+from tests.clients.coding_agents.environments import Environment
+from tests.clients.coding_agents.workplace import Flow, FlowFailed, Workplace
 
 
 class Driven(NamedTuple):
@@ -74,7 +74,7 @@ def _first_model(url: str, key: str) -> str:
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.clients.agents", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.clients.coding_agents", description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="base URL of the service, without /v1")
     parser.add_argument("--key-file", type=Path, default=REPO_ROOT / ".baton/data/api-key", help="file with an API key")
     parser.add_argument("--model", help="the first model of the service by default")

@@ -2,9 +2,9 @@
 
 import json
 
-from tests.clients.agents.environments import Environment
-from tests.clients.agents.scripts import DONE, script, tool_call
-from tests.clients.agents.workplace import AFTER, BEFORE, NOTES, Workplace, in_bin, require_said
+from tests.clients.coding_agents.environments import Environment
+from tests.clients.coding_agents.scripts import DONE, script, tool_call
+from tests.clients.coding_agents.workplace import AFTER, BEFORE, NOTES, Workplace, in_bin, require_said
 
 ENVIRONMENT = Environment(("llm==0.36",), is_python=True)
 _FUNCTIONS = '''

@@ -1,8 +1,8 @@
 """OpenAI's Codex CLI, over the Responses API. It applies a patch itself that is within a shell command."""
 
-from tests.clients.agents.environments import Environment
-from tests.clients.agents.scripts import DONE, script, tool_call
-from tests.clients.agents.workplace import AFTER, BEFORE, NOTES, Workplace, in_bin, require_said
+from tests.clients.coding_agents.environments import Environment
+from tests.clients.coding_agents.scripts import DONE, script, tool_call
+from tests.clients.coding_agents.workplace import AFTER, BEFORE, NOTES, Workplace, in_bin, require_said
 
 ENVIRONMENT = Environment(("@openai/codex@0.169.0",))
 _PATCH = f"*** Begin Patch\n*** Update File: {NOTES}\n@@\n-{BEFORE}\n+{AFTER}\n*** End Patch"
