@@ -89,12 +89,13 @@ def called(name: str, arguments: str = "{}") -> str:
 
 
 async def test_requests_of_agents_are_answered() -> None:
-    """With what the model says, and with the tool that the model calls. Each prompt has the last result of a tool."""
+    """With what the model says, and with the tool that the model calls. Each prompt has the last text that was sent."""
     tools = {
         "aider": (None, "SEARCH/REPLACE"),
         "claude_code": ("Edit", "has been updated"),
         "codex": ("exec_command", "Wall time"),
         "llm": ("write_file", "written"),
+        "open_webui": ("get_current_timestamp", "Work as follows"),
         "opencode": ("edit", "Edit applied"),
         "opencode_title": (None, "Generate a title"),
         "qwen_code": ("edit", "has been updated"),
