@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from cluster.messages.ids import Pool
 from cluster.messages.reports import StepSample

@@ -24,7 +24,7 @@ class Told:
         sessions = [SimpleNamespace(await_tools=self.groups.append)]
         known = SimpleNamespace(has_tools=has_tools, sessions=sessions)
         known.awaits_tools = lambda group: Call.awaits_tools(self.call, group)
-        self.call = cast(Call, known)
+        self.call: Call = cast(Call, known)
 
     async def answer(self, answer: Any) -> Any:
         async def answering() -> Any:
