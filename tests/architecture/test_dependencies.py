@@ -12,6 +12,7 @@ HOMES = {
     "cachetools": ("api/safety/screener.py", "api/state/encryption/tenant_keys.py", "api/state/redis/*"),
     "cryptography": ("api/state/encryption/*", "cluster/network/certificates.py", "kvtransfer/side_channel.py"),
     "fastapi": ("api/http_app.py", "api/routes/*", "api/server/json_body.py", "api/edge/error_response.py"),
+    "hiredis": ("api/state/redis/*",),
     "httptools": ("api/server/protocol.py", "cluster/load/client/connection.py"),
     "httpx2": ("api/identity/oidc.py", "api/identity/signing_keys.py", "api/safety/guards/guard.py"),
     "huggingface_hub": ("kvtransfer/tiers/disk.py",),
