@@ -21,7 +21,7 @@ STAMP = $(VENV)/.installed-$(FLAVOUR)
 INSTALL = $(BIN)/python -m pip install --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clients clients-installed clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-limits bench-tenants bench-ledger bench-load bench-safety bench-websockets bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clients clients-installed agents clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-retention bench-retention-engine bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-page bench-limits bench-tenants bench-ledger bench-load bench-safety bench-websockets bench-chat-state demo-model script-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -123,6 +123,10 @@ clients-installed: $(STAMP) ## install the clients of others, in .baton/clients:
 quick-clients: $(STAMP)
 	@$(BIN)/python -m tests.clients --install --only quick
 
+# Each agent has an environment of its own in .baton/clients/agents, made once: 400 MB each, and Open WebUI 3 GB
+agents: $(STAMP) ## coding agents edit a file on a running service with the model baton-script (docs/agents.md): ONLY=codex URL= KEY_FILE=
+	$(BIN)/python -m tests.clients.coding_agents $(if $(ONLY),--only $(ONLY)) $(if $(URL),--url $(URL)) $(if $(KEY_FILE),--key-file $(KEY_FILE)) $(ARGS)
+
 # Packages of the clouds are beside the environment, not in it, and see it
 clouds: $(STAMP) $(CLOUDS)/.installed ## check the cluster files against stand-ins of the clouds: two minutes; CRD=<KubeRay's CRD of a RayService>
 	$(if $(CRD),BATON_KUBERAY_CRD=$(CRD) )$(CLOUDS)/bin/python -m pytest tests/cluster_files -m clouds
@@ -186,6 +190,12 @@ bench-safety: $(STAMP) compile ## measure the cost of screening requests and ans
 bench-request: $(STAMP) compile ## measure the cost of a request before it reaches an engine: half a minute
 	$(BIN)/python -m bench.request_cost
 
+bench-retention: $(STAMP) compile ## simulate agents beside chats with and without retention of KV blocks: minutes; ARGS="--kv 130000"
+	$(BIN)/python -m bench.retention.simulated $(ARGS)
+
+bench-retention-engine: $(STAMP) ## the same on two real engines in turns, on a machine without other work: eight minutes
+	$(BIN)/python -m bench.retention.real_engine $(ARGS)
+
 bench-metrics: $(STAMP) ## measure the cost of metrics per token, request and page: half a minute
 	$(BIN)/python -m bench.metrics_cost
 
@@ -213,6 +223,9 @@ bench-context: $(STAMP) ## measure prefix hits of long conversations, against dr
 bench-tracing: $(STAMP) ## measure the cost of timelines, kept receipts and exported traces: a minute
 	$(BIN)/python -m bench.tracing_cost
 
+bench-page: $(STAMP) ## measure what the page on the admin port costs while somebody looks at it: half a minute
+	$(BIN)/python -m bench.page_cost
+
 bench-websockets: $(STAMP) compile ## measure idle WebSockets, and WebSocket against SSE: a minute
 	$(BIN)/python -m bench.websockets $(ARGS)
 
@@ -230,6 +243,11 @@ bench-load: $(STAMP) ## measure what the load generator takes per token and per 
 
 bench-ledger: $(STAMP) ## measure how many rows of usage per second the ledger takes: a minute
 	$(BIN)/python -m bench.ledger_rows
+
+SCRIPT_MODEL = .baton/models/baton-script
+script-model: $(SCRIPT_MODEL)/config.json ## make the model that follows scripts, for agents: some seconds
+$(SCRIPT_MODEL)/config.json: $(STAMP) $(wildcard conf/models/script_recipe/*.py) conf/models/baton-demo/tokenizer.json
+	@$(BIN)/python conf/models/script_recipe/make.py --out $(SCRIPT_MODEL)
 
 demo-model: $(STAMP) ## train conf/models/baton-demo again
 	$(BIN)/python conf/models/recipe/make.py --out conf/models/baton-demo

@@ -21,6 +21,7 @@ from time import process_time
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Prediction, Slo
+from cluster.messages.retention import ToolWait
 from cluster.messages.scheduler_events import HandoffChecked, SchedulerEvent
 from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 from router.session.ports import SessionPorts
@@ -93,6 +94,8 @@ class Decode:
     def pause(self, worker: WorkerId, request_id: RequestId) -> None: ...
 
     def forget(self, worker: WorkerId, blocks: PulledBlocks | None) -> None: ...
+
+    def await_tools(self, worker: WorkerId, wait: ToolWait) -> None: ...
 
 
 class Nobody:

@@ -24,6 +24,7 @@ from cluster.config.observability.tracing import KeptTraces, TracingConfig
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Prediction, Slo
+from cluster.messages.retention import ToolWait
 from cluster.messages.scheduler_events import SchedulerEvent
 from cluster.messages.timeline import TimelineStage
 from cluster.observability.trace_context import context_of
@@ -99,6 +100,9 @@ class Cluster:
         """Nothing is paused."""
 
     def forget(self, worker: WorkerId, blocks: PulledBlocks | None) -> None:
+        """Nothing is cached."""
+
+    def await_tools(self, worker: WorkerId, wait: ToolWait) -> None:
         """Nothing is cached."""
 
 

@@ -16,7 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.edge.browser import SECURITY_HEADERS, OriginRule, check_content_type, check_upgrade
-from api.edge.byte_budget import ByteBudget
+from api.edge.byte_budget import FREE_BYTES, ByteBudget
 from api.edge.capacity import UNITS, Capacity, Units, full
 from api.edge.error_response import error_response
 from api.edge.exchange import EXCHANGE, Exchange, Headers
@@ -174,7 +174,8 @@ class Edge:
             scope.setdefault("state", {}).update(await self._access.admit(scope["path"], scope["headers"]))
             if head.has_body:
                 check_content_type(head.content_type)
-                await self._bodies.read_into(body, head, receive)
+                most = None if self._access.takes_bodies(scope["path"]) else FREE_BYTES
+                await self._bodies.read_into(body, head, receive, most)
             exchange.watch()
             if _is_counted(scope):
                 units = scope[UNITS] = self._unit()

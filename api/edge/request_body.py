@@ -63,11 +63,12 @@ class Bodies:
     def new(self) -> Body:
         return Body(Share(self.budget))
 
-    async def read_into(self, body: Body, head: Head, receive: Receive) -> None:
-        """Reads the body of a request, and decompresses it. Raises InvalidRequest, RequestTooLarge, RequestTimedOut,
-        Overloaded, ClientLeft.
+    async def read_into(self, body: Body, head: Head, receive: Receive, most: int | None = None) -> None:
+        """Reads the body of a request, and decompresses it. `most`: bytes that this body may have. None for those that
+        each body may have. Raises InvalidRequest, RequestTooLarge, RequestTimedOut, Overloaded, ClientLeft.
         """
-        self._check_size(head.body_bytes)
+        most = self._max_bytes if most is None else min(most, self._max_bytes)
+        _check_size(head.body_bytes, most)
         encoding = encoding_in(head.content_encoding)
         loop = asyncio.get_running_loop()
         began_at = loop.time()
@@ -75,34 +76,37 @@ class Bodies:
             async with asyncio.timeout(self._grace_s) as deadline:
                 message = await _part(receive)
                 read: bytes | bytearray = message.get("body", b"")
-                self._count(body, len(read), len(read))
+                _count(body, len(read), len(read), most)
                 if message.get("more_body"):
                     read = bytearray(read)
                 while message.get("more_body"):
                     deadline.reschedule(began_at + self._grace_s + len(read) / self._bytes_per_s)
                     message = await _part(receive)
                     read += message.get("body", b"")
-                    self._count(body, len(message.get("body", b"")), len(read))
+                    _count(body, len(message.get("body", b"")), len(read), most)
         except TimeoutError as error:
             pace = f"{self._bytes_per_s} bytes/s on average, after {self._grace_s:g} s of grace"
             raise RequestTimedOut(f"the request body arrived at less than {pace}", None, "body_timeout") from error
-        body.put(bytes(read) if encoding is None else await self._inflated(body, bytes(read), encoding))
+        body.put(bytes(read) if encoding is None else await _inflated(body, bytes(read), encoding, most))
 
-    async def _inflated(self, body: Body, compressed: bytes, encoding: str) -> bytes:
-        whole = bytearray()
-        for part in inflated(compressed, encoding):
-            whole += part
-            self._count(body, len(part), len(whole))
-            await asyncio.sleep(0)  # other requests have a turn between two steps
-        return bytes(whole)
 
-    def _count(self, body: Body, number: int, total: int) -> None:
-        self._check_size(total)
-        body.add(number)
+async def _inflated(body: Body, compressed: bytes, encoding: str, most: int) -> bytes:
+    whole = bytearray()
+    for part in inflated(compressed, encoding):
+        whole += part
+        _count(body, len(part), len(whole), most)
+        await asyncio.sleep(0)  # other requests have a turn between two steps
+    return bytes(whole)
 
-    def _check_size(self, number: int) -> None:
-        if number > self._max_bytes:
-            raise RequestTooLarge(f"the request body has more than {self._max_bytes} bytes", None, "request_too_large")
+
+def _count(body: Body, number: int, total: int, most: int) -> None:
+    _check_size(total, most)
+    body.add(number)
+
+
+def _check_size(number: int, most: int) -> None:
+    if number > most:
+        raise RequestTooLarge(f"the request body has more than {most} bytes", None, "request_too_large")
 
 
 async def _part(receive: Callable[[], Awaitable[Message]]) -> Message:

@@ -5,11 +5,12 @@ A credential may be revoked, or may expire, while the connection is open. A conn
 no capacity.
 
 The listener (api/server/socket_protocol.py) knows two more kinds of ASGI messages, if the scope has EXTENSION: with END
-it tells that the connection has to end, and with IDLE it is told that no message is being answered.
+it tells that the connection has to end, and with IDLE it is told that no message is being answered. It gives a text as
+its bytes in UTF-8, marked by IS_TEXT.
 """
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -31,9 +32,9 @@ SOCKET = "baton.socket"
 """Key in the ASGI scope of a WebSocket. The value is its `Socket`."""
 EXTENSION = "baton.socket"
 """Key in the `extensions` of the ASGI scope of a WebSocket whose server knows END and IDLE."""
-END, IDLE = "baton.socket.end", "baton.socket.idle"
+END, IDLE, IS_TEXT = "baton.socket.end", "baton.socket.idle", "baton.socket.is_text"
 
-NORMAL, NOT_TEXT, NOT_ALLOWED, FAILED, RESTART, TRY_LATER = 1000, 1003, 1008, 1011, 1012, 1013
+NORMAL, NOT_TEXT, NOT_UTF8, NOT_ALLOWED, FAILED, RESTART, TRY_LATER = 1000, 1003, 1007, 1008, 1011, 1012, 1013
 """Codes with which a WebSocket is closed (RFC 6455, section 7.4, and IANA's registry)."""
 
 
@@ -92,11 +93,11 @@ class Socket:
             return SocketEnding(message["ending"])
         if message["type"] != "websocket.receive":
             return None
-        text = message.get("text")
-        if text is None:
+        read = _text_in(message)
+        if read is None:
             await self.close(NOT_TEXT, "messages must be text")
             return None
-        read, body = text.encode(), self._steps.bodies.new()
+        body = self._steps.bodies.new()
         try:
             body.add(len(read))
         except Overloaded as error:
@@ -157,3 +158,11 @@ class Socket:
     def _trace(self, name: str) -> TraceContext:
         head: Head = self._scope["baton.head"]
         return context_of(head.trace_parent, head.trace_state, name, secrets.token_hex(8))
+
+
+def _text_in(message: MutableMapping[str, Any]) -> bytes | None:
+    """The text of a message. None for one of another kind."""
+    if message.get(IS_TEXT):
+        return bytes(message["bytes"])
+    text = message.get("text")
+    return None if text is None else str(text).encode()

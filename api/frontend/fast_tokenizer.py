@@ -5,7 +5,9 @@ renderer hands each prompt to a thread, although a short prompt takes less time 
 `decode` holds the interpreter, in whichever thread it runs: a million ids would stop the event loop for a second.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy, deepcopy
 from typing import Any
 
@@ -22,6 +24,13 @@ MANY_IDS = 4096
 """Most token ids whose text is made with the interpreter held, in number: 4096 take 5 ms. A higher value blocks the
 event loop for longer; with a lower value, more lists are decoded as a batch of one, which costs a copy.
 """
+
+MANY_CHARS = 1 << 17
+"""Longest text that is tokenized in vLLM's own thread, in characters: 131,072 take 0.1 s. Longer ones have a thread of
+their own, where they wait for one another alone. With a higher value, ordinary prompts of others wait for longer;
+with a lower value, more prompts wait behind very long ones, which take seconds for each million characters.
+"""
+_MANY = ThreadPoolExecutor(1, "baton-long-prompts")
 
 _ENCODING_OPTIONS = {"add_special_tokens", "truncation", "max_length"}
 _TEMPLATE_OPTIONS = {
@@ -54,10 +63,15 @@ def tokenize_faster(renderer: BaseRenderer[Any]) -> None:
     ):
         return
     renderer.tokenizer = ids_only(tokenizer)
+    tokenize, tokenize_usually = renderer._tokenize_prompt, renderer._tokenize_prompt_async
+
+    def tokenize_by_length(prompt: Any, params: Any) -> Awaitable[Any]:
+        if len(prompt["prompt"]) <= MANY_CHARS:
+            return tokenize_usually(prompt, params)
+        return asyncio.get_running_loop().run_in_executor(_MANY, tokenize, prompt, params)
+
     renderer._tokenize_prompt_async = _at_once_if(
-        lambda prompt, params: len(prompt["prompt"]) <= SHORT_CHARS,
-        renderer._tokenize_prompt,
-        renderer._tokenize_prompt_async,
+        lambda prompt, params: len(prompt["prompt"]) <= SHORT_CHARS, tokenize, tokenize_by_length
     )
     renderer._apply_chat_template_async = _at_once_if(
         _is_short_chat, safe_apply_chat_template, renderer._apply_chat_template_async
@@ -79,14 +93,20 @@ def ids_only(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
                     return BatchEncoding({"input_ids": ids})
             return super().__call__(text, *args, **options)
 
-        def _decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
-            if not isinstance(token_ids, list) or len(token_ids) <= MANY_IDS or options or _cleans_up(self):
-                return super()._decode(token_ids, skip_special_tokens=skip_special_tokens, **options)
+        def decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
+            # Not `_decode`: vLLM's pool of tokenizers calls that of another copy
+            if options or not _are_many(token_ids) or _cleans_up(self):
+                return super().decode(token_ids, skip_special_tokens=skip_special_tokens, **options)
             return plain.decode_batch([token_ids], skip_special_tokens=skip_special_tokens)[0]
 
     quick = copy(tokenizer)
     quick.__class__ = IdsOnly
     return quick
+
+
+def _are_many(token_ids: Any) -> bool:
+    """Whether this is one long list of token ids, and no list of lists."""
+    return isinstance(token_ids, list) and len(token_ids) > MANY_IDS and isinstance(token_ids[0], int)
 
 
 def _cleans_up(tokenizer: PreTrainedTokenizerFast) -> bool:

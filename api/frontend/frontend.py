@@ -35,6 +35,7 @@ from api.frontend.screened_requests import ScreenedRequests
 from api.frontend.tokens.token_counting import TextCounter
 from api.frontend.tokens.tokenization import Tokenization
 from api.frontend.tokens.windows import counted_params, uncounted
+from api.frontend.tool_waits import told
 from api.frontend.vllm_errors import error_of_response, quiet_refusals, serving_error
 from api.safety.audit.decision_record import AuditPort
 from api.safety.review import Appealed, Review
@@ -144,7 +145,8 @@ class Frontend:
         """Answer a chat completion. Raises ServingError (InvalidRequest for bad input)."""
         request = await self._screened.read(body, call, lambda shown: _validated_chat(_CHAT, shown))
         call.reasoning = ReasoningCounter(self._chat, request)
-        return await self._screened.answered(self._answer(self._chat.create_chat_completion, request, call), call)
+        answering = told(self._answer(self._chat.create_chat_completion, request, call), call)
+        return await self._screened.answered(answering, call)
 
     async def completion(self, body: Any, call: Call) -> dict[str, Any] | Frames:
         """Answer a text completion. Raises ServingError (InvalidRequest for bad input)."""

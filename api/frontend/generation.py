@@ -76,12 +76,19 @@ class Call:
         """The error that ended a generation. vLLM's serving code passes on only its message."""
         self.generations: list[Generation] = []
         """One generation per prompt, added when vLLM has rendered the request."""
+        self.sessions: list[Session] = []
+        """The sessions of a request that offers tools, until its answer is complete."""
         self.has_tools = False
         """Whether the request offers tools. If so, vLLM looks for tool calls in the generated text."""
         self.screening: Screening | None = None
         """What the safety policy of the tenant lets pass; None if it screens nothing."""
         self.reasoning: ReasoningCounter | None = None
         """Counts the reasoning in the answer; None if no reasoning is told apart."""
+
+    def awaits_tools(self, group: int) -> None:
+        """The answer has called tools of this group (api/frontend/tool_waits.py)."""
+        for session in self.sessions:
+            session.await_tools(group)
 
     def again(self) -> "Call":
         """A new call for another try of the same request. The new call arrives now."""
@@ -185,6 +192,13 @@ class Generation:
             generate.prompt_token_ids, generate.cache_salt, generate.num_public_tokens
         )
         terms = msgspec.structs.replace(call.terms, block_hashes=block_hashes, rendered_at=self._rendered_at)
+        session = await self._started(generate, terms, start_session)
+        if call.has_tools:
+            call.sessions.append(session)
+        return session
+
+    async def _started(self, generate: GenerateRequest, terms: Terms, start_session: SessionFactory) -> Session:
+        call = self._call
         if call.charge is None:
             return start_session(generate, terms, None)
         metered = await call.charge.begin(generate, terms, self._num_reasoning_tokens)

@@ -30,6 +30,10 @@ class AccessPort(Protocol):
         """
         ...
 
+    def takes_bodies(self, path: str) -> bool:
+        """Whether a path has routes that read a body. On others anybody may ask, who has not said who asks."""
+        ...
+
 
 class Access:
     """The AccessPort of the public port."""
@@ -44,6 +48,9 @@ class Access:
         if not path.startswith(HAS_TENANTS):
             return {}
         return {PRINCIPAL: await self.principal(key_of(headers, reads_api_key_header=True))}
+
+    def takes_bodies(self, path: str) -> bool:
+        return path.startswith(HAS_TENANTS)
 
     async def principal(self, credential: str | None) -> Principal:
         """Who asks. Raises Unauthorized without a credential that is required, and the errors of `identify`."""

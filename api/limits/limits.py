@@ -98,6 +98,7 @@ class LimitKind(StrEnum):
         return self.span is Span.MONTH
 
 
+_NO_LIMITS = Limits()
 _WHAT = {
     LimitKind.REQUESTS: (Measure.REQUESTS, Span.MINUTE),
     LimitKind.TOKENS: (Measure.TOKENS, Span.MINUTE),
@@ -192,7 +193,7 @@ def buckets_of(
     }
     buckets = []
     for scope_kind, own in limits.items():
-        if not (id := ids[scope_kind]):
+        if own == _NO_LIMITS or not (id := ids[scope_kind]):
             continue
         capacities = [(kind, getattr(own, field)) for kind, field in FIELDS.items()]
         given = [(kind, capacity) for kind, capacity in capacities if isinstance(capacity, int)]

@@ -1,5 +1,6 @@
 """Opens an entry of the ledger when a session begins, and closes it with the session's receipt."""
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -88,7 +89,7 @@ class Meter:
             prompt_tokens=len(request.prompt_token_ids),
             ingress=self._ingress,
         )
-        self._recorder.opened(opening)
+        asyncio.get_running_loop().call_soon(self._recorder.opened, opening)  # the session begins before that
         return MeteredRequest(
             self._observer, partial(self._close, opening, reasoning, after), partial(self._withdraw, opening, after)
         )
@@ -105,7 +106,7 @@ class Meter:
         after(rows, receipt.outcome)
 
     def _withdraw(self, opening: Opening, after: Closed) -> None:
-        self._recorder.withdrawn(opening.id)
+        asyncio.get_running_loop().call_soon(self._recorder.withdrawn, opening.id)
         after([], Outcome.FAILED)
 
     def _priced(self, model: str, at_ms: int) -> PricedTokens | None:
@@ -124,6 +125,10 @@ class MeteredRequest:
         """There was no session: the request could not begin."""
 
     def closed(self, receipt: RouteReceipt) -> None:
+        """What this takes comes after what the event loop is at, which is mostly the end of the answer."""
+        asyncio.get_running_loop().call_soon(self._end, receipt)
+
+    def _end(self, receipt: RouteReceipt) -> None:
         try:
             self._close(receipt)
         finally:

@@ -16,6 +16,7 @@ HEADERS = {
     names.SLO: "The SLO class of the request with its TTFT and TPOT objectives.",
     names.PREDICTED: "The TTFT and TPOT that were predicted for the request.",
     names.SOURCES: "The sources of the prompt's KV blocks, in tokens.",
+    names.IGNORED: "The types of the tools that the model was not given, because Baton does not run them.",
     names.STALE: "The age of the copy that is the answer while PostgreSQL is away, in seconds.",
     names.LIMIT_REQUESTS: f"{_LIMITS}: the limit of requests.",
     names.LIMIT_TOKENS: f"{_LIMITS}: the limit of tokens.",
@@ -25,6 +26,6 @@ HEADERS = {
     names.RESET_TOKENS: f"{_LIMITS}: the time until the tokens are whole again, as 1s, 6m0s or 250ms.",
 }
 ON_ERRORS = (names.RETRY_AFTER, names.SHOULD_RETRY, names.SAFETY_EVENT)
-ON_GENERATED = (names.PATH, names.SLO, names.PREDICTED, names.SOURCES)
+ON_GENERATED = (names.PATH, names.SLO, names.PREDICTED, names.SOURCES, names.IGNORED)
 ON_EVERY_ANSWER = tuple(name for name in HEADERS if name not in {*ON_ERRORS, *ON_GENERATED})
 """Headers that an answer of any route may have."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from fastapi.requests import HTTPConnection
+from fastapi.requests import HTTPConnection, Request
 
 from api.edge.edge import hold_more
 from api.edge.exchange import EXCHANGE
@@ -66,6 +66,13 @@ def require_what_it_takes(request: HTTPConnection, wanted: ResponseRequest) -> N
     principal.require_model(wanted.body["model"])
     if wanted.conversation or wanted.previous or refers(wanted.items):
         principal.require(Right.STATE_READ, ", or send the whole input")
+
+
+def tell_left_out(request: Request, wanted: ResponseRequest) -> None:
+    """Have the answer name the tools that the model is not given."""
+    if wanted.left_out:
+        told = {response_headers.IGNORED: f"tools: {', '.join(wanted.left_out)}"}
+        request.scope[EXCHANGE].add_headers(told)
 
 
 async def check_constraints_of(request: HTTPConnection, body: Any) -> None:

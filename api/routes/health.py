@@ -1,4 +1,4 @@
-"""GET /healthz, which both ports have, and GET /readyz."""
+"""GET /healthz, which both ports have, GET /readyz, and HEAD /."""
 
 import asyncio
 from typing import Any
@@ -30,6 +30,12 @@ async def healthz(request: Request) -> Response:
         "max_ongoing_requests": capacity.most,
     }
     return JSONResponse(body, status_code=503 if stands_still else 200)
+
+
+@router.head("/")
+async def presence(request: Request) -> Response:
+    """Tell that something answers here. Claude Code asks before its first request."""
+    return Response()
 
 
 @router.get("/readyz")

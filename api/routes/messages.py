@@ -15,6 +15,7 @@ from api.routes.counted_requests import counted
 from api.routes.services import services_of
 from api.server.event_stream import EventStream
 from api.server.json_body import checked, json_of
+from api.wire.messages.answer import PING
 from api.wire.messages.errors import error_event
 from api.wire.messages.surface import PREFIX
 
@@ -37,6 +38,7 @@ async def create_message(request: Request) -> Response:
         keep_alive_s=services.config.keep_alive_s,
         error_frame=partial(error_event, request_id=HTTP_REQUEST.get()),
         terminal_frame=b"",
+        keep_alive=PING,
     )
 
 

@@ -14,7 +14,7 @@ from api.identity.tenants import principal_of, tenant_in_state
 from api.responses.idempotency import attempt_of, found_for
 from api.responses.resume import cancelled, resumed
 from api.responses.turn import Turn
-from api.routes.call_headers import call_of, check_constraints_of, headers_of, require_what_it_takes
+from api.routes.call_headers import call_of, check_constraints_of, headers_of, require_what_it_takes, tell_left_out
 from api.routes.services import services_of
 from api.routes.stale_reads import answer_or_copy, first_page
 from api.server.event_stream import EventStream
@@ -106,6 +106,7 @@ async def input_items(request: Request, response: str) -> Response:
 async def _answer_once(request: Request, wanted: ResponseRequest, body: dict[str, Any]) -> Response:
     """Answer a request once, even if its client sends it several times (api/responses/idempotency.py)."""
     require_what_it_takes(request, wanted)
+    tell_left_out(request, wanted)
     if not wanted.is_stored:
         return await _answer(request, wanted, new_id("resp"))
     principal_of(request).require(Right.STATE_WRITE, ', or send "store": false')

@@ -32,8 +32,8 @@ class EventStream(Response):
 
     1. An error before the status is sent is an error response. The status is sent with the first frame, or after
        `keep_alive_s` seconds without a frame.
-    2. A later error is a frame, and one terminal frame ends the stream, as it does without an error. A comment is sent
-       after each `keep_alive_s` seconds of silence.
+    2. A later error is a frame, and one terminal frame ends the stream, as it does without an error. `keep_alive`, a
+       comment by default, is sent after each `keep_alive_s` seconds of silence.
     3. If the client takes nothing for STALL_FACTOR times `keep_alive_s`, the stream ends without a terminal frame.
     """
 
@@ -45,6 +45,7 @@ class EventStream(Response):
         keep_alive_s: float,
         error_frame: Callable[[ServingError], bytes] = error_frame,
         terminal_frame: bytes = DONE.encode(),
+        keep_alive: bytes = KEEP_ALIVE,
     ) -> None:
         """`headers_of_status` is called when the status is sent. `error_frame` makes the frame of an error that comes
         after the status. `terminal_frame` is empty where the frames say by themselves that the stream is over.
@@ -56,6 +57,7 @@ class EventStream(Response):
         self._keep_alive_s = keep_alive_s
         self._error_frame = error_frame
         self._terminal_frame = terminal_frame
+        self._keep_alive = keep_alive
         self._is_started = False
         self._is_sending = False
         self._last_sent_at = 0.0
@@ -132,7 +134,7 @@ class EventStream(Response):
 
     async def _send_comment(self, send: Send) -> None:
         await self._start(send)
-        await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+        await send({"type": "http.response.body", "body": self._keep_alive, "more_body": True})
         self._sent()
         self._comment = None
 

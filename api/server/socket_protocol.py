@@ -18,7 +18,7 @@ from websockets.http11 import Request
 
 from api.edge.byte_budget import Share
 from api.edge.request_id import HEADER, request_id_of
-from api.edge.socket import END, EXTENSION, IDLE, NOT_ALLOWED, TRY_LATER, SocketEnding
+from api.edge.socket import END, EXTENSION, IDLE, IS_TEXT, NOT_ALLOWED, NOT_UTF8, TRY_LATER, SocketEnding
 from api.server.protocol import LINGER_S, MAX_LINGERING, Deadlines, Gatekeeper, Guarded, quiet, whole_answer
 from cluster.errors import InvalidRequest, Overloaded
 from cluster.metrics.requests import HTTP_REFUSALS
@@ -34,6 +34,16 @@ clients cost more CPU; fewer closes connections of clients that measure their ne
 CONTROL_S = 10.0
 """The time in which pings and pongs are counted, in seconds. Longer closes connections of clients that ping often;
 shorter lets clients cost more CPU.
+"""
+MAX_QUEUED = 64
+"""Complete messages of a client that the application has not taken yet. The application takes each at once, and lets 16
+wait (api/responses/socket_loop.py), so that more come only in a flood of short ones. More lets a flood keep the event
+loop from other connections for longer, by some 50 us for each; fewer closes connections of clients that send many
+messages at once.
+"""
+PARSED_BYTES = 8 << 10
+"""Bytes that are parsed at a time, before the limits are looked at: they may have 1365 frames, which take 5 ms. More
+keeps the event loop from other connections for longer; fewer takes more steps for each long message.
 """
 
 
@@ -53,11 +63,16 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         if self.handshake_initiated and not self.handshake_complete:
             self.transport.abort()  # a client has to wait for the answer
             return
-        super().data_received(data)
-        if not self.handshake_initiated and not self._is_cut:
-            self._refuse_handshake("the headers are not valid, or are too long", None)
-        elif not self._is_cut:
-            self._check_arrivals(len(data))
+        if not self.handshake_complete:
+            super().data_received(data)
+            if not self.handshake_initiated and not self._is_cut:
+                self._refuse_handshake("the headers are not valid, or are too long", None)
+            return
+        for first in range(0, len(data), PARSED_BYTES):
+            super().data_received(data[first : first + PARSED_BYTES])
+            if self._is_cut:
+                return
+            self._check_arrivals(min(PARSED_BYTES, len(data) - first))
 
     def handle_connect(self, event: Request) -> None:
         try:
@@ -75,12 +90,27 @@ class BoundedSocket(WebSocketsSansIOProtocol):
             super().handle_cont(event)
 
     def send_receive_event_to_app(self) -> None:
-        self._limits.num_queued_bytes += sum(map(len, self.frames))
-        super().send_receive_event_to_app()
+        """A message is complete. Its text stays as it came: the application would encode again what uvicorn decodes."""
+        data, self.frames = b"".join(self.frames), []
+        if self.close_sent:
+            return
+        if self.queue.qsize() >= MAX_QUEUED:
+            self._cut(NOT_ALLOWED, "too many messages at once")
+            return
+        is_text = self.curr_msg_data_type == "text"
+        if is_text and not _is_utf8(data):
+            self._cut(NOT_UTF8, "messages must be UTF-8")
+            return
+        self._limits.num_queued_bytes += len(data)
+        self.queue.put_nowait(_arrived(data, is_text=is_text))
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
 
     def handle_ping(self) -> None:
-        super().handle_ping()
-        self._count_control_frame()
+        if not self._is_cut:
+            super().handle_ping()
+            self._count_control_frame()
 
     def handle_pong(self, event: Frame) -> None:
         super().handle_pong(event)
@@ -177,8 +207,7 @@ class GuardedSocket(BoundedSocket):
         if message["type"] == "websocket.receive":
             self._gatekeeper.connections.is_busy(self)
             self._deadlines.request = None
-            text = message.get("text")
-            self._limits.release(len(message.get("bytes") or b"") if text is None else len(text.encode()))
+            self._limits.release(len(message["bytes"]))
         if not self.writable.is_set():
             self.transport.pause_reading()
         return message
@@ -276,6 +305,18 @@ class ArrivalLimits:
             self._controls_since, self._num_controls = now, 0
         self._num_controls += 1
         return self._num_controls > MAX_CONTROL_FRAMES
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        return data.isascii() or bool(data.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _arrived(data: bytes, *, is_text: bool) -> Any:
+    """A message, with the mark of the extension at those that are texts."""
+    return {"type": "websocket.receive", "bytes": data, IS_TEXT: is_text}
 
 
 def _ended(ending: SocketEnding) -> Any:

@@ -140,12 +140,24 @@ def _check_format(given: dict[str, Any], param: str, config: StructuredOutputCon
 
 def _check_tools(tools: Any, config: StructuredOutputConfig) -> None:
     counted = _Schema("tools", config)
-    for number, tool in enumerate(tools if isinstance(tools, list) else ()):
-        function = tool.get("function", tool) if isinstance(tool, dict) else None
-        if isinstance(function, dict) and isinstance(function.get("parameters"), dict):
-            where = "function.parameters" if function is not tool else "parameters"
-            counted.param = f"tools.{number}.{where}"
+    for where, function in _functions(tools, "tools"):
+        if isinstance(function.get("parameters"), dict):
+            counted.param = f"{where}.parameters"
             counted.check(function["parameters"])
+
+
+def _functions(tools: Any, param: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The functions among tools with their paths, also those in the namespaces of a Responses request."""
+    for number, tool in enumerate(tools if isinstance(tools, list) else ()):
+        path = f"{param}.{number}"
+        if not isinstance(tool, dict):
+            continue
+        if tool.get("type") == "namespace" and param == "tools":
+            yield from _functions(tool.get("tools"), f"{path}.tools")
+        elif isinstance(function := tool.get("function"), dict):
+            yield f"{path}.function", function
+        else:
+            yield path, tool
 
 
 def _check_free(given: Any, param: str, config: StructuredOutputConfig) -> None:

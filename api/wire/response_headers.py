@@ -41,6 +41,9 @@ SOURCES = "x-baton-prompt-tokens"
 the worker computed, and the number that the worker found in each source.
 """
 
+IGNORED = "x-baton-ignored"
+"""What of the request the model is not given: the types of the tools that Baton does not run."""
+
 STALE = "x-baton-stale"
 """In a stale read, the age of the copy, in seconds."""
 
@@ -57,7 +60,7 @@ until it is whole again, as "1s", "6m0s" or "250ms".
 _RATE_LIMITS = (LIMIT_REQUESTS, LIMIT_TOKENS, REMAINING_REQUESTS, REMAINING_TOKENS, RESET_REQUESTS, RESET_TOKENS)
 EXPOSED = (
     *(REQUEST_ID, ANTHROPIC_REQUEST_ID, PROCESSED_IN, TRACE_PARENT, RETRY_AFTER, SHOULD_RETRY, SAFETY_EVENT),
-    *(PATH, SLO, PREDICTED, SOURCES, STALE, SERVICE),
+    *(PATH, SLO, PREDICTED, SOURCES, IGNORED, STALE, SERVICE),
     *_RATE_LIMITS,
 )
 """All of them. Pages of listed origins may read them."""

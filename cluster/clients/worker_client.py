@@ -16,11 +16,13 @@ from cluster.clients.scheduler_client import SCHEDULER_TIMEOUT_S, SchedulerClien
 from cluster.errors import EngineLost, Overloaded, WorkerFailed, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import Address, RequestId, WorkerId
+from cluster.messages.retention import ToolWait
 from cluster.rpc.connection import Connection, ConnectionLost, NobodyThere
 from cluster.rpc.frames import Method
 from cluster.rpc.listener import connect
 from cluster.rpc.protocol import (
     ANSWER,
+    AWAIT_TOOLS,
     EXTEND,
     FORGET,
     GIVE_BACK,
@@ -217,6 +219,10 @@ class DecodeClient:
     def pause(self, worker: WorkerId, request_id: RequestId) -> None:
         if peer := self._peers.connected(worker):
             peer.pause(request_id)
+
+    def await_tools(self, worker: WorkerId, wait: ToolWait) -> None:
+        if peer := self._peers.connected(worker):
+            peer.connection.post(AWAIT_TOOLS, wait)
 
     def forget(self, worker: WorkerId, blocks: PulledBlocks | None) -> None:
         if peer := self._peers.connected(worker):

@@ -117,6 +117,11 @@ class PoolConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbid_u
     for them (`cpus`, `gpus`, `resources`), or the update waits for it. With 0, each worker ends before its successor
     starts, so that no GPU is needed beyond those of the pool, and the pool is short of workers meanwhile.
     """
+    kept_share: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
+    """Most of an engine's KV memory in which the blocks of conversations that wait for tools are evicted after all
+    others (docs/retention.md). More finds the blocks of more agents again; less finds more of other prompts. 0 keeps
+    none.
+    """
     tiers: TiersConfig = TiersConfig()
     grammars: GrammarBudgetConfig = GrammarBudgetConfig()
 

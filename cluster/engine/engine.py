@@ -34,10 +34,12 @@ from cluster.engine.statistics.engine_metrics import EngineMetrics
 from cluster.engine.step_stats import EngineSteps
 from cluster.engine.token_tap import TapHooks, TokenEngine, TokenTap
 from cluster.engine_checks.resolved import refusal
+from cluster.engine_core.engine_hints import AWAIT
 from cluster.errors import EngineLost, ServingError, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.reports import StepSample, WorkerLoad
+from cluster.messages.retention import RetentionCounts, ToolWait
 from cluster.metrics.engines import UNCLAIMED_TOKENS
 from cluster.network.interface import Interface
 from cluster.repository import resolve_model
@@ -156,6 +158,11 @@ class Engine:
     async def forget_prefixes(self) -> None:
         """Raises ServingError."""
         await self._runner.call_core(forgetting.FORGET, None, None)
+
+    async def await_tools(self, wait: ToolWait) -> RetentionCounts:
+        """Raises ServingError."""
+        counts = await self._runner.call_core(AWAIT, wait.mark, wait.tools)
+        return msgspec.convert(counts, RetentionCounts)
 
     async def drained(self) -> None:
         await self._tap.idle()

@@ -1,5 +1,5 @@
 """What a worker tells its engine's core: how fast engines of its kind are, whose prompt comes first, which objective
-bounds a step, who gives up memory first, and how much of a prompt is public. Pure.
+bounds a step, who gives up memory first, how much of a prompt is public, and how much memory is kept. Pure.
 """
 
 from typing import Any
@@ -8,12 +8,18 @@ ENGINE_KIND = "baton_engine_kind"
 """Key of `EngineShape.kind` in the settings of the engine's connector, the only configuration of Baton's that the
 engine's core has.
 """
+KEPT_SHARE = "baton_kept_share"
+"""Key of `PoolConfig.kept_share`, in the same place. 0 where it is missing."""
 TPOT_KEY = "baton_tpot_s"
 """Key of a request's TPOT objective, in seconds, in the `extra_args` of its SamplingParams, which vLLM hands to the
 engine's core unread.
 """
 RANK_KEY = "baton_rank"
 """Key of the rank of a request's SLO class, in the same place. Rank 0 is left out."""
+AWAIT = "baton_await"
+"""The name under which the front of the engine calls the core when an answer has called tools, with the fields of
+ToolWait. The answer is RetentionCounts, as builtins. The core ignores a prompt that it does not know.
+"""
 PUBLIC_TOKENS_KEY = "baton_public_tokens"
 """Key of `GenerateRequest.num_public_tokens`, in the same place. 0 is left out."""
 NO_DEADLINE = 1 << 53

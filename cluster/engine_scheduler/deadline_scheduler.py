@@ -1,5 +1,5 @@
 """vLLM's scheduler with two rules of Baton's: how long a step may be, and which prompt is computed first. The way of
-its outputs is in cluster/engine_scheduler/piping_scheduler.py.
+its outputs is in cluster/engine_scheduler/piping_scheduler.py, and what it keeps of them in keeping_scheduler.py.
 
 **Elastic steps.** While requests decode, a step computes as many prompt tokens beside them as their TPOT objectives
 allow (router/prediction/step_chunk.py), by what this engine's steps have taken so far
@@ -35,10 +35,11 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from cluster.engine_core.engine_hints import ENGINE_KIND, NO_DEADLINE, RANK_KEY, TPOT_KEY
+from cluster.engine_core.engine_hints import ENGINE_KIND, KEPT_SHARE, NO_DEADLINE, RANK_KEY, TPOT_KEY
 from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_core.token_pipe import TOKEN_PIPE, TokenPipe
-from cluster.engine_scheduler.piping_scheduler import PipingScheduler
+from cluster.engine_scheduler import keeping_scheduler
+from cluster.engine_scheduler.keeping_scheduler import KeepingScheduler
 from cluster.engine_scheduler.prompt_budget import Decodes, PromptBudget
 from kvtransfer.forgetting import Caches, OriginLog
 from router.prediction.hardware import prior
@@ -56,11 +57,13 @@ def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
     chosen here.
     """
     kind = AsyncDeadlineScheduler if vllm_config.scheduler_config.async_scheduling else DeadlineScheduler
-    engine_kind = vllm_config.kv_transfer_config.kv_connector_extra_config[ENGINE_KIND]
-    budget = PromptBudget(vllm_config, prior(engine_kind))
-    path = vllm_config.kv_transfer_config.kv_connector_extra_config.get(TOKEN_PIPE)
+    hints = vllm_config.kv_transfer_config.kv_connector_extra_config
+    budget = PromptBudget(vllm_config, prior(hints[ENGINE_KIND]))
+    path = hints.get(TOKEN_PIPE)
     pipe = None if path is None else TokenPipe.connect(path)
     scheduler = kind(vllm_config=vllm_config, **arguments, budget=budget, pipe=pipe)
+    scheduler.keep_at_most(hints.get(KEPT_SHARE, 0.0))
+    keeping_scheduler.install()
     for connector in getattr(scheduler.connector, "_connectors", [scheduler.connector]):  # MultiConnector's
         if isinstance(sampler := getattr(connector, "steps", None), StepSampler):
             sampler.tell(budget.observe)
@@ -70,7 +73,7 @@ def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
     return scheduler
 
 
-class DeadlineScheduler(PipingScheduler):
+class DeadlineScheduler(KeepingScheduler):
     """For engines that schedule a step when the step before it is done, as on CPUs."""
 
     def __init__(

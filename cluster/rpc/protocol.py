@@ -12,6 +12,7 @@ from cluster.messages.operations import DrainAnswer, DrainAsk, SchedulerStatus
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.quality import WorkerQuarantine
 from cluster.messages.reports import DeltaReply, ReportDelta
+from cluster.messages.retention import ToolWait
 from cluster.messages.scaling import LoadReading, ScalingAsk
 from cluster.messages.scheduler_events import Events, OpenRequests, Pause, WorkerLeft
 from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
@@ -114,6 +115,8 @@ STOP = Method[int, None]("stop", int)
 """A stream has no reader any more."""
 FORGET = Method[PulledBlocks | None, None]("forget", PulledBlocks | None)
 """Cached KV blocks of the worker cannot be trusted: those that it has pulled, or all if none are named."""
+AWAIT_TOOLS = Method[ToolWait, None]("await_tools", ToolWait)
+"""An answer of the worker has called tools. The worker ignores it for a prompt that it does not know."""
 STEP = Method[list[tuple[int, TokenDelta]], None]("step", list[tuple[int, TokenDelta]])
 """Everything that one engine step produced for the streams of this connection."""
 STREAM_FAILED = Method[StreamFailed, None]("stream_failed", StreamFailed)

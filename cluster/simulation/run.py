@@ -17,6 +17,7 @@ from cluster.errors import Overloaded, ServingError
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Outcome, RequestId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.retention import ToolWait
 from cluster.messages.scheduler_events import HandoffChecked, RequestClosed, SchedulerEvent
 from cluster.simulation.clock import VirtualLoop
 from cluster.simulation.pools.elastic_pools import ElasticPools, SimulatedAutoscaler, SizeChange, Starting
@@ -116,15 +117,31 @@ async def serve_clients(
 ) -> list[RequestRecord]:
     """As `serve`. `client_of` makes the client of a request, from the request's number in the workload."""
     loop = asyncio.get_running_loop()
-    tasks = []
+    tasks: list[asyncio.Task[RequestRecord]] = []
     for number, sim in enumerate(workload):
-        if (wait_s := sim.arrival_s - loop.time()) > 0:
-            await asyncio.sleep(wait_s)
-        task = loop.create_task(client_of(number, sim).run())
+        if sim.follows is None:
+            if (wait_s := sim.arrival_s - loop.time()) > 0:
+                await asyncio.sleep(wait_s)
+            task = loop.create_task(client_of(number, sim).run())
+        else:
+            task = loop.create_task(_follow(tasks[sim.follows], number, sim, client_of))
         if watch is not None:
             task.add_done_callback(partial(_show, watch))
         tasks.append(task)
     return [await task for task in tasks]
+
+
+async def _follow(
+    before: "asyncio.Task[RequestRecord]",
+    number: int,
+    sim: SimRequest,
+    client_of: Callable[[int, SimRequest], "Client"],
+) -> RequestRecord:
+    """Send a request some time after another one has ended in any way."""
+    await asyncio.wait([before])
+    await asyncio.sleep(sim.gap_s)
+    arrived = msgspec.structs.replace(sim, arrival_s=asyncio.get_running_loop().time())
+    return await client_of(number, arrived).run()
 
 
 def pass_pauses(scheduler: PendingPlacements, pauses: Pauses) -> None:
@@ -186,6 +203,7 @@ class Client:
                     continue
             except ServingError:
                 pass  # The session's receipt has the outcome.
+            self._tell_of_tools()
             return self._record(began_at - self._sim.arrival_s, num_tries, retry_after_s)
 
     async def _run_session(self, num_tries: int) -> None:
@@ -203,6 +221,12 @@ class Client:
         async with aclosing(session.run()) as deltas:
             async for _ in deltas:
                 pass
+
+    def _tell_of_tools(self) -> None:
+        """As an ingress does when an answer has called tools."""
+        sim, receipt = self._sim, self._receipt
+        if sim.calls_tool and sim.block_hashes and receipt is not None and receipt.placement is not None:
+            self._ports.decode.await_tools(receipt.placement.generating, ToolWait(sim.block_hashes[-1]))
 
     def _record(self, waited_s: float, num_tries: int, retry_after_s: float | None) -> RequestRecord:
         """`waited_s`: seconds from the arrival of the request to its last try."""

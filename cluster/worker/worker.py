@@ -27,6 +27,7 @@ from cluster.rpc.connection import Service
 from cluster.rpc.listener import Listener
 from cluster.rpc.protocol import ANSWER
 from cluster.worker.forgetting import Forgetting
+from cluster.worker.tool_waits import ToolWaits
 from cluster.worker.watchdog import Watchdog, show_life
 from kvtransfer.handoff import PulledBlocks
 from kvtransfer.lease_terms import LeaseEnd, LeaseId
@@ -76,7 +77,9 @@ class Worker:
         scheduler: SchedulerClient,
         hooks: WorkerHooks,
     ) -> None:
-        """`service`: what other processes may ask of this worker, complete but for `ANSWER` and `FORGET`."""
+        """`service`: what other processes may ask of this worker, complete but for `ANSWER`, `FORGET` and
+        `AWAIT_TOOLS`.
+        """
         self._id = worker
         self._pool = pool
         self._max_requests = config.max_ongoing_requests
@@ -93,6 +96,7 @@ class Worker:
             EngineHooks(on_prompt=self._count_prompt, on_step=hooks.on_step, on_ended_leases=hooks.on_ended_leases)
         )
         self._forgetting = Forgetting(self, service, on_convicted=hooks.on_convicted, on_failed=self.fail)
+        self._tool_waits = ToolWaits(engine, service, pool)
         service.on_call(ANSWER, lambda _: show_life(engine, config.stall_timeout_s, worker))
         self._kv_events = KvEventFeed(worker, engine.kv_events, scheduler.send_kv_events)
         self._watchdog = Watchdog(engine, config.stall_timeout_s, lambda: self._say_left(config.stall_timeout_s))

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from cluster.config.pools import DiskTierConfig, PoolConfig
-from cluster.engine_core.engine_hints import ENGINE_KIND
+from cluster.engine_core.engine_hints import ENGINE_KIND, KEPT_SHARE
 from cluster.engine_core.token_pipe import TOKEN_PIPE
 from cluster.messages.ids import Pool
 from kvtransfer.lease_terms import engine_lease_s
@@ -38,7 +38,7 @@ def kv_transfer_arguments(
     peer that knows its address must not take a restarted engine for the old one. `token_pipe`: path of the socket that
     the engine's core sends tokens to.
     """
-    steps = {ENGINE_KIND: kind, TOKEN_PIPE: token_pipe}
+    steps = {ENGINE_KIND: kind, TOKEN_PIPE: token_pipe, KEPT_SHARE: config.kept_share}
     nixl = {
         "kv_connector": "NixlConnector",
         "kv_connector_module_path": "kvtransfer.connector",

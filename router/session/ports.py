@@ -10,6 +10,7 @@ import msgspec
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.retention import ToolWait
 from cluster.messages.scheduler_events import SchedulerEvent
 from cluster.slo import SloConfig
 from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
@@ -63,6 +64,12 @@ class DecodePort(Protocol):
     def pause(self, worker: WorkerId, request_id: RequestId) -> None:
         """End the stream of a request on a worker: its reader gets what has come so far, and then RequestPaused. Does
         nothing for a request without an open stream.
+        """
+        ...
+
+    def await_tools(self, worker: WorkerId, wait: ToolWait) -> None:
+        """Tell a worker of any pool that an answer has called tools. Does nothing without a connection to the
+        worker.
         """
         ...
 

@@ -37,6 +37,7 @@ from cluster.errors import (
 from cluster.messages.generation import GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Outcome, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection, Slo
+from cluster.messages.retention import ToolWait
 from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, WorkerLost
 from cluster.messages.timeline import TimelineStage
 from router.quarantine.quarantine import MAX_ENGINES_LOST
@@ -125,6 +126,11 @@ class Session:
         """
         if attempt == self._num_attempts and self._released and self._placement is not None:
             self._ports.decode.pause(self._placement.generating, self._attempt_id)
+
+    def await_tools(self, group: int) -> None:
+        """The answer has called tools of this group: its worker is told."""
+        if self._placement is not None and self._terms.block_hashes:
+            self._ports.decode.await_tools(self._placement.generating, ToolWait(self._terms.block_hashes[-1], group))
 
     def release_after(self, granted: "asyncio.Future[Any]") -> None:
         """No token leaves before this is done: the request is placed, and its prompt is computed, meanwhile. The error
@@ -229,9 +235,7 @@ class Session:
 
     def _attempt(self, placement: Placement) -> PlacementAttempt:
         """The next attempt. It runs the request under an id of its own, after the tokens that were released."""
-        request = self._request
-        if self._num_attempts > 1:
-            request = msgspec.structs.replace(request, request_id=self._attempt_id)
+        request = msgspec.structs.replace(self._request, request_id=self._attempt_id)
         if self._released:
             request = request.after(self._released)
         terms = placement.handoff

@@ -31,6 +31,7 @@ PURE_FOLDERS = (
     "router/prediction",
     "router/prefixes",
     "router/quarantine",
+    "router/retention",
 )
 MARKED = re.compile(r"\bPure\.\Z")
 CLAIMED = re.compile(r"\bPure\b")

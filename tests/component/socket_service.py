@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from api.charging.charging import Charging
@@ -20,6 +20,7 @@ from bench.fronts.free_ports import free_port
 from cluster.config.ingress import IngressConfig, WebSocketConfig
 from tests.component.app_with_fakes import FakeFrontend, an_app
 from tests.component.open_access import OPEN
+from tests.conformance.watched_socket import watched_connection
 
 PATIENCE_S = 10.0
 LAST = ("response.completed", "response.incomplete", "response.failed", "error")
@@ -35,8 +36,7 @@ class SocketService:
 
     async def connection(self, **options: Any) -> ClientConnection:
         """Raises InvalidStatus if the service refuses it."""
-        url = f"ws://127.0.0.1:{self.port}/v1/responses"
-        self._open.append(await connect(url, proxy=None, **{"compression": None} | options))
+        self._open.append(await watched_connection(self.port, **options))
         return self._open[-1]
 
     async def refusal(self, **options: Any) -> tuple[int, str]:

@@ -11,7 +11,7 @@ import jsonschema_rs
 
 from api.wire.messages.surface import is_of_messages
 from bench.data.shared_data import shared_file
-from tests.conformance import ours
+from tests.conformance import anthropic_models, ours
 
 NAME = "notes/openai-openapi.json.gz"
 """github.com/openai/openai-openapi as JSON, in the folder beside the checkout (bench/data/shared_data.py)."""
@@ -27,8 +27,11 @@ STREAMED_AS_WHOLE = "POST /v1/completions"
 STREAMED_TOO = re.compile("GET /v1/responses/[^/]+|POST /v1/responses/[^/]+/regenerate")
 """Responses that are resumed, which the document says by its parameters alone, or generated anew, which it has not."""
 
-EVENT = "ResponseStreamEvent"
-"""A union, of which `type` says the member."""
+EVENT, SOCKET_EVENT = "ResponseStreamEvent", "ResponsesServerEvent"
+"""Unions, of which `type` says the member: what a stream has as its events, and a WebSocket as its messages."""
+
+NAMED = (EVENT, anthropic_models.EVENT)
+"""The schemas of events whose frames also name the type."""
 
 Schema = dict[str, Any]
 
@@ -58,9 +61,15 @@ class Document:
             if "responses" in operation
         ]
         self._events = {
-            schemas[name]["properties"]["type"]["enum"][0]: name
-            for name in map(_name_of, schemas["ResponseStreamEvent"]["anyOf"])
+            schemas[name]["properties"]["type"]["enum"][0]: name for name in map(_name_of, schemas[EVENT]["anyOf"])
         }
+        self.of_sockets: dict[str, str] = {}
+        """The schemas of a WebSocket's messages, by their types."""
+        for member in schemas[SOCKET_EVENT]["anyOf"]:
+            plain = _name_of(member["allOf"][0] if "allOf" in member else member)
+            name = member.get("title", plain)
+            self.of_sockets[schemas[plain]["properties"]["type"]["enum"][0]] = name
+            schemas.setdefault(name, member)
         resources = [(_URI, {"components": {"schemas": schemas}})]
         self._registry = jsonschema_rs.Registry(resources, retriever=_nothing_from_elsewhere)
         self._validators: dict[str, jsonschema_rs.Validator] = {}
@@ -70,8 +79,11 @@ class Document:
 
         Raises LookupError for an answer that neither the document nor we have.
         """
-        if media_type == EVENTS and status < 400 and STREAMED_TOO.fullmatch(asked):
-            return EVENT
+        if media_type == EVENTS and status < 400:
+            if STREAMED_TOO.fullmatch(asked):
+                return EVENT
+            if asked in ours.STREAMED:
+                return ours.STREAMED[asked]
         for pattern, route, schema in self._ours:
             if pattern.fullmatch(asked) and (status < 400 or route in ours.ALWAYS):
                 return schema
@@ -86,11 +98,19 @@ class Document:
 
     def schema_of_event(self, schema: str, event: Any) -> str:
         """The schema of one event of a stream. Raises LookupError for a type that the document does not have."""
-        if schema == EVENT:
-            return self._events[event.get("type")]
+        if schema in (EVENT, SOCKET_EVENT):
+            return (self._events if schema == EVENT else self.of_sockets)[event.get("type")]
+        if schema == anthropic_models.EVENT:
+            return ours.FURTHER_EVENTS.get(event.get("type"), schema)
         return ERROR if "error" in event else schema
 
     def deviations(self, schema: str, value: Any) -> Iterator[Deviation]:
+        if anthropic_models.is_of_anthropic(schema):
+            for fault in anthropic_models.faults(schema, value):
+                yield Deviation(schema, *fault)
+            return
+        if schema == ours.ERROR_OF_MESSAGES:
+            yield from self.deviations(anthropic_models.ERROR, value)
         for error in self._validator(schema).iter_errors(value):
             for cause in _causes(error):
                 path = "".join(f"/{step}" for step in cause.instance_path)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from api.wire.messages.errors import TYPES
+from tests.conformance import anthropic_models
 
 ROUTES: dict[str, str | None] = {
     "GET /healthz": None,
@@ -12,6 +13,7 @@ ROUTES: dict[str, str | None] = {
     "GET /docs": None,
     "POST /tokenize": None,
     "POST /detokenize": None,
+    "HEAD /": None,
     "GET /": None,
     "GET /page/{file}": None,
     "GET /metrics": None,
@@ -44,8 +46,8 @@ ROUTES: dict[str, str | None] = {
     "GET /admin/changes": None,
     "GET /admin/usage": None,
     "GET /admin/costs": None,
-    "POST /v1/messages": None,
-    "POST /v1/messages/count_tokens": None,
+    "POST /v1/messages": anthropic_models.MESSAGE,
+    "POST /v1/messages/count_tokens": anthropic_models.COUNT,
     "GET /v1/conversations": "ConversationList",
     "POST /v1/responses/{response}/regenerate": "Response",
     "POST /v1/feedback": None,
@@ -79,11 +81,23 @@ def _page_of(schema: str) -> dict[str, Any]:
     }
 
 
-ERROR_OF_MESSAGES = "MessagesError"
-"""The schema of every error on the paths of Anthropic's Messages API."""
+STREAMED = {"POST /v1/messages": anthropic_models.EVENT}
+"""The schemas of the events of our own routes, where another one than that of a whole answer holds."""
+
+ERROR_OF_MESSAGES, PING = "MessagesError", "MessagesPing"
+"""The schemas of every error on the paths of Anthropic's Messages API, and of the event that keeps a stream alive."""
+
+FURTHER_EVENTS = {"error": ERROR_OF_MESSAGES, "ping": PING}
+"""Events of the Messages API that Anthropic's models leave out, by their types."""
 
 SCHEMAS = {
     "ConversationList": _page_of("ConversationResource"),
+    PING: {
+        "type": "object",
+        "properties": {"type": {"type": "string", "enum": ["ping"]}},
+        "required": ["type"],
+        "additionalProperties": False,
+    },
     ERROR_OF_MESSAGES: {
         "type": "object",
         "properties": {

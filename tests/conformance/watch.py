@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import httpx
 import httpx2
 
-from tests.conformance.document import EVENT, EVENTS, document
+from tests.conformance.document import EVENTS, NAMED, document
 from tests.conformance.waivers import WAIVERS, Waiver
 
 Client = TypeVar("Client", httpx.Client, httpx.AsyncClient, httpx2.Client, httpx2.AsyncClient)
@@ -37,6 +37,15 @@ class Record:
             self.used |= waivers
             if not waivers:
                 self.deviations.append(line)
+
+    def compare_event(self, answered: str, schema: str, event: Any) -> None:
+        """`schema`: of all events of the stream."""
+        try:
+            member = document().schema_of_event(schema, event)
+        except LookupError:
+            self.deviations.append(f"{answered}: there is no such event: {event}")
+        else:
+            self.compare(answered, member, event)
 
 
 RECORD = Record()
@@ -115,14 +124,9 @@ class _Events:
     def _compare(self, event: Any, fields: dict[str, str]) -> None:
         """`fields`: beside its data."""
         record, answered = self._record, self._answered
-        if fields != ({"event": event.get("type")} if self._schema == EVENT else {}):
+        if fields != ({"event": event.get("type")} if self._schema in NAMED else {}):
             record.deviations.append(f"{answered}: {fields} beside {event}")
-        try:
-            schema = document().schema_of_event(self._schema, event)
-        except LookupError:
-            record.deviations.append(f"{answered}: there is no such event: {event}")
-        else:
-            record.compare(answered, schema, event)
+        record.compare_event(answered, self._schema, event)
 
 
 _Reader = _Body | _Events

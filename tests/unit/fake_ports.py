@@ -8,9 +8,16 @@ from typing import Any
 import msgspec
 
 from cluster.errors import RequestPaused
-from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta, TokenLogprob
+from cluster.messages.generation import (
+    FinishReason,
+    GenerateRequest,
+    PromptTokenSources,
+    TokenDelta,
+    TokenLogprob,
+)
 from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.retention import ToolWait
 from cluster.messages.scheduler_events import HandoffChecked, RequestClosed, SchedulerEvent, WorkerLost
 from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 from router.placement.candidates import Candidates, Choice
@@ -205,6 +212,7 @@ class FakeDecode:
         self.given: list[tuple[str, KVHandoff | None]] = []
         self.requests: list[GenerateRequest] = []
         self.pulled: list[KVHandoff] = []
+        self.waits: list[tuple[str, ToolWait]] = []
         self.forgotten: list[tuple[str, PulledBlocks | None]] = []
         self.top_logprobs: list[TokenLogprob] | None = None
         self.top_logprobs_of: dict[str, list[TokenLogprob]] = {}
@@ -290,6 +298,9 @@ class FakeDecode:
         if is_copy and self.top_logprobs_of_copies is not None:
             return self.top_logprobs_of_copies
         return self.top_logprobs_of.get(worker, self.top_logprobs)
+
+    def await_tools(self, worker: WorkerId, wait: ToolWait) -> None:
+        self.waits.append((worker, wait))
 
     def forget(self, worker: WorkerId, blocks: PulledBlocks | None) -> None:
         self.forgotten.append((worker, blocks))

@@ -34,6 +34,9 @@ class AdminAccess:
             self._check(credential, self._digest)
         return {}
 
+    def takes_bodies(self, path: str) -> bool:
+        return path not in self._open_paths
+
     def _check(self, credential: str | None, digest: bytes) -> None:
         if credential is None:
             ADMIN_REFUSALS.labels("missing").inc()

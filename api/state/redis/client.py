@@ -5,11 +5,14 @@ import hashlib
 import logging
 from typing import Any, NamedTuple, Self
 
+import hiredis
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
+
+from api.state.redis.connection import Answers, RedisConnection
 
 logger = logging.getLogger("baton.state")
 
@@ -65,10 +68,20 @@ class RedisClient:
 
     def __init__(self) -> None:
         self._redis: Redis | None = None
+        self._connection: RedisConnection | None = None
         self._is_away = False
         self._not_before = 0.0
         self._calls: list[RedisCall] = []
-        self._working: asyncio.Task[None] | None = None
+        """Those that wait for the next round trip."""
+        self._sent: list[RedisCall] = []
+        """Those whose round trip is on its way."""
+        self._is_quiet = asyncio.Event()
+        """Nothing waits, is on its way, or is about to be."""
+        self._is_quiet.set()
+        self._opening: asyncio.Task[None] | None = None
+        self._deadline = 0.0
+        self._watch: asyncio.TimerHandle | None = None
+        """Looks at the deadline of the round trip. It goes off once in TIMEOUT_S at most, not for each round trip."""
 
     def reach(self, url: str) -> None:
         """Use this Redis, unless one is in use already. The connection is made at the first call. Raises ValueError for
@@ -89,8 +102,11 @@ class RedisClient:
         return self._redis is not None and not self._is_away
 
     async def close(self) -> None:
-        if self._working is not None:
-            await asyncio.wait([self._working])
+        await self._is_quiet.wait()
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._connection is not None:
+            self._connection.close(ConnectionError("this client is closed"))
         if self._redis is not None:
             await self._redis.aclose()
 
@@ -127,13 +143,13 @@ class RedisClient:
         return ScriptAnswer(found[0] if found else None, call.is_sent and answers is None)
 
     def _begun(self, *commands: Command) -> RedisCall | None:
-        redis = self._unless_away()
-        if redis is None:
+        if self._unless_away() is None:
             return None
         call = RedisCall(commands)
         self._calls.append(call)
-        if self._working is None or self._working.done():
-            self._working = asyncio.create_task(self._work(redis))
+        if self._is_quiet.is_set():
+            self._is_quiet.clear()
+            asyncio.get_running_loop().call_soon(self._send)  # with what is asked for meanwhile
         return call
 
     def listener(self) -> PubSub | None:
@@ -144,21 +160,72 @@ class RedisClient:
     def _unless_away(self) -> Redis | None:
         return self._redis if asyncio.get_running_loop().time() >= self._not_before else None
 
-    async def _work(self, redis: Redis) -> None:
-        """Runs in a task that no caller cancels, so that a connection is never left in the middle of an answer."""
-        while self._calls:
-            number = self._number_at_once()
-            calls, self._calls = self._calls[:number], self._calls[number:]
-            for call in calls:
-                call.is_sent = True
-            found = await self._round_trip(redis, [command for call in calls for command in call.commands])
-            if found is None:
-                calls, self._calls = calls + self._calls, []
-            rest = iter(found or ())
-            for call in calls:
-                own = None if found is None else [next(rest) for _ in call.commands]
-                if not call.answers.done():  # done: its caller was cancelled
-                    call.answers.set_result(own)
+    def _send(self) -> None:
+        """Begin the next round trip. No caller that is cancelled stops it, so that a connection is never left in the
+        middle of an answer.
+        """
+        if not self._calls:
+            self._is_quiet.set()
+            return
+        if self._connection is None:
+            self._opening = asyncio.create_task(self._open())
+            return
+        number = self._number_at_once()
+        self._sent, self._calls = self._calls[:number], self._calls[number:]
+        for call in self._sent:
+            call.is_sent = True
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.time() + TIMEOUT_S
+        if self._watch is None:
+            self._watch = loop.call_at(self._deadline, self._look)
+        commands = [command for call in self._sent for command in call.commands]
+        packed = b"".join([hiredis.pack_command(command) for command in commands])  # type: ignore[arg-type]
+        self._connection.ask(packed, len(commands), self._answered)
+
+    async def _open(self) -> None:
+        assert self._redis is not None
+        connection = self._redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+        try:
+            await connection.connect()
+            self._connection = RedisConnection(connection, self._forget_connection)
+        except Exception as error:  # every failure must end the wait of the callers
+            self._lose(error)
+        self._send()
+
+    def _forget_connection(self) -> None:
+        self._connection = None
+
+    def _look(self) -> None:
+        self._watch = None
+        loop = asyncio.get_running_loop()
+        if self._sent and self._connection is not None:
+            if loop.time() < self._deadline:
+                self._watch = loop.call_at(self._deadline, self._look)
+            else:
+                self._connection.close(TimeoutError("Redis has not answered in time"))
+
+    def _answered(self, answers: Answers) -> None:
+        """The round trip has ended."""
+        if isinstance(answers, Exception):
+            self._lose(answers)
+        else:
+            calls, self._sent = self._sent, []
+            self._tell(calls, answers)
+            if self._is_away:
+                self._is_away = False
+                logger.warning("Redis is back")
+        self._send()
+
+    def _tell(self, calls: list[RedisCall], answers: list[Any]) -> None:
+        assert self._redis is not None
+        meanings, rest = self._redis.response_callbacks, iter(answers)
+        for call in calls:
+            own = []
+            for name, *_ in call.commands:
+                answer, meaning = next(rest), meanings.get(str(name))
+                own.append(answer if meaning is None or isinstance(answer, ResponseError) else meaning(answer))
+            if not call.answers.done():  # done: its caller was cancelled
+                call.answers.set_result(own)
 
     def _number_at_once(self) -> int:
         """How many of the calls that wait share the next round trip."""
@@ -169,21 +236,12 @@ class RedisClient:
                 return number
         return min(len(self._calls), MAX_AT_ONCE)
 
-    async def _round_trip(self, redis: Redis, commands: list[Command]) -> list[Any] | None:
-        try:
-            async with redis.pipeline(transaction=False) as pipeline:
-                for command in commands:
-                    pipeline.execute_command(*command)
-                answers = await pipeline.execute(raise_on_error=False)
-        except Exception as error:  # every failure must end the wait of the callers
-            self._lose(error)
-            return None
-        if self._is_away:
-            self._is_away = False
-            logger.warning("Redis is back")
-        return answers
-
     def _lose(self, error: Exception) -> None:
+        """No call has an answer: neither those on their way nor those that wait."""
+        calls, self._sent, self._calls = self._sent + self._calls, [], []
+        for call in calls:
+            if not call.answers.done():
+                call.answers.set_result(None)
         self._not_before = asyncio.get_running_loop().time() + ASK_AGAIN_S
         if not self._is_away:
             self._is_away = True

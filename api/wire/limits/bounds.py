@@ -199,11 +199,23 @@ def _number_in(value: Any) -> int:
 
 
 def _check_functions(tools: Any) -> None:
-    for number, tool in enumerate(tools if isinstance(tools, list) else ()):
+    """Functions in the namespaces of a response count as if they were among its tools."""
+    most = LISTS["tools"].most
+    for number, (path, tool) in enumerate(_named_tools(tools, "tools"), 1):
+        if number > most:
+            raise InvalidRequest(f"tools has more than {most} tools", "tools", "array_above_max_length")
         if isinstance(tool, dict):
             function = tool.get("function")
             name = function.get("name") if isinstance(function, dict) else tool.get("name")
-            _check_text(name, f"tools[{number}]", MAX_NAME)
+            _check_text(name, path, MAX_NAME)
+
+
+def _named_tools(tools: Any, param: str) -> Iterator[tuple[str, Any]]:
+    for number, tool in enumerate(tools if isinstance(tools, list) else ()):
+        path = f"{param}[{number}]"
+        yield path, tool
+        if isinstance(tool, dict) and tool.get("type") == "namespace" and param == "tools":
+            yield from _named_tools(tool.get("tools"), f"{path}.tools")
 
 
 def _check_prompt(prompt: Any) -> None:

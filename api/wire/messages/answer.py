@@ -6,6 +6,8 @@ import msgspec
 
 CUT = "content_filter"
 """The finish reason of a chat completion that the safety policy has cut off."""
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+"""The event that keeps a silent stream alive. It may stand anywhere in a stream, and clients skip it."""
 REFUSAL = "refusal"
 WINDOW_EXCEEDED = "model_context_window_exceeded"
 _EVENT, _DATA = "event: ", "\ndata: "

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from api.wire.responses.tools import called_name, functions_of
 from cluster.errors import InvalidRequest
 
 Item = dict[str, Any]
@@ -31,7 +32,7 @@ def chat_body(request: dict[str, Any], model: str, items: Sequence[Item]) -> dic
     if (effort := (request.get("reasoning") or {}).get("effort")) is not None:
         body["reasoning_effort"] = effort
     if request.get("tools"):
-        body["tools"] = [_tool(tool, number) for number, tool in enumerate(request["tools"])]
+        body["tools"] = functions_of(request["tools"])
         body["tool_choice"] = _tool_choice(request.get("tool_choice") or "auto")
     text = request.get("text") or {}
     if text.get("verbosity", "medium") != "medium":
@@ -45,9 +46,11 @@ def chat_body(request: dict[str, Any], model: str, items: Sequence[Item]) -> dic
 
 def chat_messages(items: Sequence[Item], instructions: str | None) -> list[Message]:
     """One message for each item, except that reasoning, text and tool calls of the assistant share one message if they
-    follow each other in this order. Raises InvalidRequest for an item that a message cannot express.
+    follow each other in this order. Raises InvalidRequest for an item that a message cannot express, and for the output
+    of a call that is not among the items before it.
     """
     messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
+    called = set[str]()
     for item in items:
         match item["type"]:
             case "message" if item["role"] == "assistant":
@@ -59,9 +62,14 @@ def chat_messages(items: Sequence[Item], instructions: str | None) -> list[Messa
                 text = "".join(part["text"] for part in item.get("content") or item.get("summary") or ())
                 _into_assistant(messages, "reasoning", text)
             case "function_call":
-                function = {"name": item["name"], "arguments": item["arguments"]}
+                function = {"name": called_name(item["name"], item.get("namespace")), "arguments": item["arguments"]}
                 call = {"id": item["call_id"], "type": "function", "function": function}
+                called.add(item["call_id"])
                 _into_calls(messages, call)
+            case "function_call_output" if item["call_id"] not in called:
+                raise InvalidRequest(
+                    f"No tool call found for function call output with call_id {item['call_id']}.", "input"
+                )
             case "function_call_output":
                 content = item["output"] if isinstance(item["output"], str) else _content(item["output"])
                 messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
@@ -105,18 +113,6 @@ def _part(part: Item) -> Item:
             }
         case kind:
             raise InvalidRequest(f"content of type {kind!r} is not supported here", "input", "unsupported_value")
-
-
-def _tool(tool: Any, number: int) -> Item:
-    param = f"tools[{number}]"
-    if not isinstance(tool, dict) or tool.get("type") != "function":
-        raise InvalidRequest("only tools of type 'function' are supported", f"{param}.type", "unsupported_value")
-    if not isinstance(tool.get("name"), str):
-        raise InvalidRequest("a function needs a name", f"{param}.name", "missing_required_parameter")
-    declared = {
-        name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None
-    }
-    return {"type": "function", "function": declared}
 
 
 def _tool_choice(choice: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from api.wire.responses.tools import calls_by_name
 from api.wire.safety.moderation_results import response_moderation
 
 Event = dict[str, Any]
@@ -37,6 +38,7 @@ class ResponseWriter:
         """`new_id` makes the id of an item from the prefix of the id."""
         self.response = response
         self._new_id = new_id
+        self._calls = calls_by_name(response.get("tools") or ())
         self._item: Item | None = None
         """The item that is being generated. None between items."""
         self._finish_reason: str | None = None
@@ -136,8 +138,9 @@ class ResponseWriter:
         if not isinstance(current, _FunctionCall) or current.number != call.get("index", 0):
             events += self._close("completed")
             call_id = call.get("id") or self._new_id("call")
-            item = _FunctionCall(self._new_id("fc"), call.get("index", 0), call_id, function.get("name") or "")
-            events += self._open(item)
+            name = function.get("name") or ""
+            shown = self._calls.get(name) or {"name": name}
+            events += self._open(_FunctionCall(self._new_id("fc"), call.get("index", 0), call_id, shown))
         return events + self._grown(function.get("arguments") or "", [])
 
     def _go_on_with(self, kind: type["_Message"] | type["_Reasoning"]) -> list[Event]:
@@ -279,7 +282,8 @@ class _Reasoning:
 class _FunctionCall:
     delta_type = "response.function_call_arguments.delta"
 
-    def __init__(self, item_id: str, number: int, call_id: str, name: str) -> None:
+    def __init__(self, item_id: str, number: int, call_id: str, named: Body) -> None:
+        """`named`: the name of the function, and its namespace if it is in one."""
         self.number = number
         """Number of the call among the tool calls of the chat completion."""
         self.body: Body = {
@@ -287,7 +291,7 @@ class _FunctionCall:
             "type": "function_call",
             "status": "in_progress",
             "call_id": call_id,
-            "name": name,
+            **named,
             "arguments": "",
         }
         self._texts: list[str] = []
@@ -315,7 +319,8 @@ def item_of(body: Body) -> Item:
         case "reasoning":
             return _Reasoning(body["id"])
         case _:
-            return _FunctionCall(body["id"], _NO_NUMBER, body["call_id"], body["name"])
+            named: Body = {name: body[name] for name in ("name", "namespace") if name in body}
+            return _FunctionCall(body["id"], _NO_NUMBER, body["call_id"], named)
 
 
 def usage_of(usage: Body) -> Body:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from api.wire.items import Item, items_of
 from api.wire.pages import metadata_of
 from api.wire.responses.asked import Asked
+from api.wire.responses.tools import offered
 from api.wire.slo import tier_of
 from cluster.errors import InvalidRequest
 from cluster.messages.ids import SloClass
@@ -21,6 +22,7 @@ MIN_COMPACT_THRESHOLD = 1000
 KNOWN = frozenset(
     {
         "background",
+        "client_metadata",
         "context_management",
         "conversation",
         "include",
@@ -96,7 +98,9 @@ TYPES: dict[str, Any] = {
     **dict.fromkeys(("background", "store", "stream", "parallel_tool_calls"), bool),
     **dict.fromkeys(("max_output_tokens", "max_tool_calls", "top_logprobs"), int),
     **dict.fromkeys(("temperature", "top_p"), (int, float)),
-    **dict.fromkeys(("text", "reasoning", "stream_options", "metadata", "prompt_cache_options"), dict),
+    **dict.fromkeys(
+        ("text", "reasoning", "stream_options", "metadata", "client_metadata", "prompt_cache_options"), dict
+    ),
     **dict.fromkeys(("tools", "include", "context_management"), list),
     "tool_choice": (str, dict),
 }
@@ -121,6 +125,8 @@ class ResponseRequest(NamedTuple):
     """The id of the response that this request generates anew. None for a request that does not repeat one."""
     followed: Sequence[Item] = ()
     """Items between `previous` and the input that are not stored. A WebSocket connection remembers them."""
+    left_out: tuple[str, ...] = ()
+    """Types of the tools that the model is not given (api/wire/responses/tools.py)."""
 
 
 def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> ResponseRequest:
@@ -138,7 +144,11 @@ def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> Re
         raise InvalidRequest(
             "a response follows a conversation or a previous response, not both", "conversation", "invalid_value"
         )
+    given.pop("client_metadata", None)
     _check_tool_choice(given.get("tool_choice", "auto"))
+    tools = offered(given.get("tools", ()), given.get("tool_choice", "auto"))
+    if "tools" in given:
+        given["tools"] = tools.tools
     _check_include(given.get("include", ()))
     _check_reasoning(given.get("reasoning", {}))
     truncation, threshold = _truncation(given, default_truncation)
@@ -158,6 +168,7 @@ def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> Re
         is_background=given.get("background", False),
         truncation=truncation,
         compact_threshold=threshold,
+        left_out=tools.left_out,
     )
 
 
@@ -302,5 +313,7 @@ def _conversation(value: Any) -> str | None:
 
 
 def _tool(tool: Any) -> Any:
-    """A tool as the response object shows it. OpenAI's client in strict mode requires `parameters` and `strict`."""
-    return {"parameters": None, "strict": None, **tool} if isinstance(tool, dict) else tool
+    """A tool as the response object shows it. OpenAI's client in strict mode requires `parameters` and `strict` of a
+    function.
+    """
+    return {"parameters": None, "strict": None, **tool} if tool["type"] == "function" else tool

@@ -12,8 +12,10 @@ CREATE = "response.create"
 """The type of the messages that ask for a response."""
 KNOWN_IN_MESSAGE = KNOWN | {"generate", "stream_id", "type"}
 """Fields of a message: those of the body of POST /v1/responses, and those that only WebSockets have."""
-MAX_STREAM_ID = 64
-"""Characters of a `stream_id`, which is repeated in each event. More makes events longer; fewer refuses clients."""
+MAX_STREAM_ID = 256
+"""Characters of a `stream_id`, which is repeated in each event: OpenAI's limit. More makes events longer; fewer refuses
+clients.
+"""
 NOT_FOUND = "previous_response_not_found"
 """The code of the error of a message that follows a response that is gone. Clients then send their whole input."""
 _NOT_FOUND_STATUS = 400

@@ -49,8 +49,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def over(self, defaults: "Limits") -> "Limits":
         """These limits, with those of `defaults` where one is missing."""
+        if self == _NOTHING:
+            return defaults
+        if defaults == _NOTHING:
+            return self
         own = {name: getattr(self, name) for name in self.__struct_fields__}
         return msgspec.structs.replace(defaults, **{name: value for name, value in own.items() if value is not UNSET})
+
+
+_NOTHING = Limits()
 
 
 class LimitDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import CellName, RequestId, WorkerId
+from cluster.messages.retention import ToolWait
 from cluster.simulation.pools.simulated_pools import SimulatedPools
 from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
 
@@ -27,6 +28,9 @@ class CellWorkers:
 
     def pause(self, worker: WorkerId, request_id: RequestId) -> None:
         self._of(worker).pause(worker, request_id)
+
+    def await_tools(self, worker: WorkerId, wait: ToolWait) -> None:
+        self._of(worker).await_tools(worker, wait)
 
     def forget(self, worker: WorkerId, blocks: PulledBlocks | None) -> None:
         self._of(worker).forget(worker, blocks)

@@ -59,6 +59,8 @@ class EngineSetting(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that prefill or decode at a time."""
     block_size: int = 512
     """Tokens per block hash."""
+    kept_share: float = 0.0
+    """Most of the KV memory in which blocks are kept for conversations that are likely to go on soon."""
     host_tokens: int = 0
     """Capacity of the tier behind the GPU. 0 if there is none."""
     host_tokens_per_s: float = 100_000.0

@@ -5,6 +5,8 @@ use, and blocks that are known and idle. When tokens are taken, idle blocks are 
 tier behind the GPU gets every block as soon as it is known, as with vLLM's offloading connector, and keeps the blocks
 used last.
 
+Idle blocks that are kept (router/retention/) are evicted after all others, as in Baton's engines.
+
 Invariants: used and idle tokens never exceed the capacity; a block is idle exactly when no request holds it.
 """
 
@@ -15,7 +17,18 @@ from cluster.messages.kv_events import KvChange, KvTier
 
 
 class KvCache:
-    __slots__ = ("_capacity", "_changes", "_holders", "_host", "_idle", "_max_host_blocks", "_private", "block_size")
+    __slots__ = (
+        "_capacity",
+        "_changes",
+        "_holders",
+        "_host",
+        "_idle",
+        "_keeps",
+        "_kept",
+        "_max_host_blocks",
+        "_private",
+        "block_size",
+    )
 
     def __init__(self, capacity_tokens: int, block_size: int, host_tokens: int = 0) -> None:
         self.block_size = block_size
@@ -24,6 +37,11 @@ class KvCache:
         self._holders: dict[bytes, int] = {}
         """Number of requests that use each known block."""
         self._idle: OrderedDict[bytes, None] = OrderedDict()
+        """Blocks that no request holds, and that are not kept."""
+        self._kept: OrderedDict[bytes, None] = OrderedDict()
+        """Kept blocks that no request holds."""
+        self._keeps: set[bytes] = set()
+        """Blocks that are kept when no request holds them."""
         self._host: OrderedDict[bytes, None] = OrderedDict()
         """Blocks of the DRAM tier, least recently used first."""
         self._max_host_blocks = host_tokens // block_size
@@ -32,7 +50,8 @@ class KvCache:
     @property
     def available_tokens(self) -> int:
         """Tokens that are free, or in blocks that no request holds."""
-        return self._capacity - self._private - (len(self._holders) - len(self._idle)) * self.block_size
+        num_held = len(self._holders) - len(self._idle) - len(self._kept)
+        return self._capacity - self._private - num_held * self.block_size
 
     @property
     def used_share(self) -> float:
@@ -56,21 +75,21 @@ class KvCache:
 
     def hold(self, block_hashes: Sequence[bytes]) -> None:
         """Keep blocks that `match` found on the GPU."""
-        holders, idle = self._holders, self._idle
+        holders = self._holders
         for block in block_hashes:
             if not holders[block]:
-                del idle[block]
+                del self._idle_with(block)[block]
             holders[block] += 1
 
     def release(self, block_hashes: Sequence[bytes]) -> None:
         """Stop using blocks. The end of a prompt counts as idle for longer than its start, because fewer prompts share
         it.
         """
-        holders, idle = self._holders, self._idle
+        holders = self._holders
         for block in reversed(block_hashes):
             holders[block] -= 1
             if not holders[block]:
-                idle[block] = None
+                (self._kept if block in self._keeps else self._idle)[block] = None
 
     def take(self, num_tokens: int) -> None:
         """Take tokens for one request alone, at most `available_tokens`."""
@@ -86,7 +105,7 @@ class KvCache:
         """Make the prompt's blocks from `first` on known, which one request has taken, computed, and holds from now on.
         If a block is already known, the request goes on with the known one.
         """
-        holders, idle = self._holders, self._idle
+        holders = self._holders
         new = []
         for block in block_hashes[first:]:
             num_holders = holders.get(block)
@@ -95,13 +114,36 @@ class KvCache:
                 holders[block] = 1
                 continue
             if not num_holders:
-                del idle[block]
+                del self._idle_with(block)[block]
             holders[block] = num_holders + 1
         self._private -= (len(block_hashes) - first) * self.block_size
         if new:
             self._changes.append(KvChange(KvTier.GPU, True, new))
         if self._max_host_blocks:
             self._keep_on_host(block_hashes, new)
+
+    # ---- BlockOrder (router/retention/kept_conversations.py)
+
+    def keep(self, blocks: Sequence[bytes]) -> None:
+        self._keeps.update(blocks)
+        for block in reversed(blocks):
+            if block in self._idle:
+                del self._idle[block]
+                self._kept[block] = None
+
+    def let_go(self, blocks: Sequence[bytes]) -> None:
+        self._keeps.difference_update(blocks)
+        for block in reversed(blocks):
+            if block in self._kept:
+                del self._kept[block]
+                self._idle[block] = None
+
+    def take_first(self, blocks: Sequence[bytes]) -> None:
+        for block in blocks:
+            if block in self._idle:
+                self._idle.move_to_end(block, last=False)
+
+    # ---- what the Scheduler hears
 
     def changes(self) -> list[KvChange]:
         """The changes since the last call."""
@@ -117,14 +159,22 @@ class KvCache:
         """Assert every invariant. Tests call it."""
         assert self._private >= 0
         assert self._private + len(self._holders) * self.block_size <= self._capacity
-        assert {block for block, number in self._holders.items() if not number} == set(self._idle)
+        assert {block for block, number in self._holders.items() if not number} == {*self._idle, *self._kept}
+        assert self._keeps >= self._kept.keys()
+        assert not self._keeps & self._idle.keys()
         assert len(self._host) <= self._max_host_blocks
 
     def _evict(self, num_blocks: int) -> None:
-        evicted = [self._idle.popitem(last=False)[0] for _ in range(num_blocks)]
+        num_idle = min(num_blocks, len(self._idle))
+        evicted = [self._idle.popitem(last=False)[0] for _ in range(num_idle)]
+        evicted += [self._kept.popitem(last=False)[0] for _ in range(num_blocks - num_idle)]
         for block in evicted:
             del self._holders[block]
         self._changes.append(KvChange(KvTier.GPU, False, evicted))
+
+    def _idle_with(self, block: bytes) -> OrderedDict[bytes, None]:
+        """The idle blocks that this idle block is one of."""
+        return self._kept if block in self._keeps else self._idle
 
     def _keep_on_host(self, block_hashes: Sequence[bytes], new: list[bytes]) -> None:
         host = self._host

@@ -13,6 +13,7 @@ from cluster.errors import RequestPaused, WorkerUnreachable
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.reports import TransferSample
+from cluster.messages.retention import ToolWait
 from cluster.simulation.pools.link_model import LinkModel
 from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, PoolSetting, worker_name
 from cluster.simulation.pools.reporter import Reporter, SchedulerUnderTest
@@ -98,6 +99,10 @@ class SimulatedPools:
 
     def forget(self, worker: WorkerId, blocks: PulledBlocks | None) -> None:
         """No-op: the caches of simulated workers are right."""
+
+    def await_tools(self, worker: WorkerId, wait: ToolWait) -> None:
+        if there := self._workers.get(worker):
+            there.retention.awaits(wait.mark, wait.tools, self._loop.time())
 
     def _find(self, worker: WorkerId) -> SimulatedWorker:
         there = self._workers.get(worker)

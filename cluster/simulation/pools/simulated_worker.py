@@ -13,6 +13,7 @@ from cluster.simulation.engine.engine_request import EngineRequest, Moment, Phas
 from cluster.simulation.engine.engine_setting import StepTimes
 from cluster.simulation.engine.simulated_engine import SimulatedEngine
 from cluster.simulation.pools.pool_setting import PoolSetting
+from cluster.simulation.pools.worker_retention import WorkerRetention
 from cluster.simulation.traffic.workload import SimRequest
 from kvtransfer.handoff import KVHandoff
 from router.prediction.hardware import prior
@@ -42,7 +43,7 @@ class Prompt:
 class SimulatedRequest(EngineRequest):
     """A request on one worker."""
 
-    __slots__ = ("_error", "_has_finished", "_has_first", "_waiter", "handoff", "num_lost")
+    __slots__ = ("_error", "_has_finished", "_has_first", "_waiter", "handoff", "num_lost", "tenant")
 
     def __init__(self, request: GenerateRequest, handoff: KVHandoff | None = None, *, is_prefill: bool = False) -> None:
         prompt = cast("Prompt", request.prompt_token_ids)
@@ -58,6 +59,7 @@ class SimulatedRequest(EngineRequest):
             tpot_s=inf if request.tpot_s is None else request.tpot_s,
         )
         self.rank = request.rank
+        self.tenant = prompt.sim.tenant
         self.handoff = handoff
         self.num_lost = 0
         """Tokens that the request had when its worker died, or when it was paused."""
@@ -140,6 +142,7 @@ class SimulatedWorker:
         self.pool = pool
         self.setting = setting
         self.engine = SimulatedEngine(setting.engine, step_times, prior(setting.kind))
+        self.retention = WorkerRetention(setting.engine, self.engine.cache)
         self.shape = EngineShape(
             kind=setting.kind,
             kv_capacity_tokens=setting.engine.kv_capacity_tokens,
@@ -186,12 +189,14 @@ class SimulatedWorker:
         if not self.setting.engine.fits(run.num_prompt, run.num_output):
             raise InvalidRequest(f"{run.num_prompt} + {run.num_output} tokens do not fit into worker {self.id}")
         self._runs[run] = None
+        self.retention.came(run, self._loop.time())
         self.engine.submit(run, self._loop.time())
         self._settle()
 
     def abort(self, run: SimulatedRequest) -> None:
         """End a request whose session no longer waits."""
         self._runs.pop(run, None)
+        self.retention.left(run)
         if self.is_alive and run.phase is not Phase.ENDED:
             self.engine.abort(run, self._loop.time())
             self._settle()
@@ -245,6 +250,7 @@ class SimulatedWorker:
         self._timer = None
         for run, moment in self.engine.advance():
             assert isinstance(run, SimulatedRequest)
+            self.retention.happened(run, moment, run.tenant, self._loop.time())
             if moment is Moment.TRANSFER:
                 self._on_transfer(self, run)
             else:

@@ -75,6 +75,13 @@ class SimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The client's own objectives, which count where they are tighter than those of its class."""
     asked_path: Path | None = None
     """The path that the request must take. None if the policy chooses."""
+    calls_tool: bool = False
+    """Whether the answer calls a tool, as the workers are told."""
+    follows: int | None = None
+    """Number in the workload of the request that this one is the next step of, which comes before it there. The request
+    arrives `gap_s` after the answer to that one, whatever `arrival_s` says. None if it arrives at `arrival_s`.
+    """
+    gap_s: float = 0.0
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -19,6 +19,19 @@ async def test_senders_that_do_not_finish_take_nobodys_turn() -> None:
         assert wire.app.num_asked == 1
 
 
+async def test_strangers_do_not_take_the_memory_of_bodies() -> None:
+    """On a path that asks for no credential, a body is short."""
+    async with listening(max_body_bytes=300_000, max_bodies_bytes=500_000) as wire:
+        for path in (b"/healthz", b"/nothing"):
+            for _ in range(2):
+                asked = post(b"x" * 290_000, length=300_000).replace(b"/v1/echo", path)
+                assert (await wire.asked(asked)).code == "request_too_large"
+            chunked = post(b"", b"Transfer-Encoding: chunked").replace(b"/v1/echo", path)
+            chunked = chunked.replace(b"Content-Length: 0\r\n", b"") + b"%x\r\n" % 290_000 + b"x" * 290_000
+            assert (await wire.asked(chunked)).code == "request_too_large"
+        assert (await wire.asked(post(b"x" * 290_000))).status == 200
+
+
 async def test_body_that_hardly_comes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening(body_grace_s=0.1) as wire:
         connection = await wire.connection()

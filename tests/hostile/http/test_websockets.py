@@ -10,7 +10,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.frames import Frame, Opcode
 
 from api.frontend.generation import Call
-from api.server.socket_protocol import MAX_CONTROL_FRAMES, MAX_FRAGMENTS
+from api.server.socket_protocol import MAX_CONTROL_FRAMES, MAX_FRAGMENTS, MAX_QUEUED, PARSED_BYTES
 from tests.component.answering import Model, frame
 from tests.component.socket_service import answer, ask, code_at_the_end, events, socket_service
 from tests.hostile.http.wire import Connection
@@ -93,12 +93,45 @@ async def test_messages_that_arrive_take_from_the_memory_of_bodies() -> None:
         assert budget.num_held == 0
 
 
+@pytest.mark.parametrize("number", [MAX_CONTROL_FRAMES + 1, 20_000])
 @pytest.mark.parametrize("kind", [Opcode.PING, Opcode.PONG])
-async def test_flood_of_pings_is_cut(kind: Opcode) -> None:
+async def test_flood_of_pings_is_cut(kind: Opcode, number: int) -> None:
+    faults: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
     async with socket_service(Model()) as service:
         connection = await service.connection()
-        put(connection, *[Frame(kind, b"x" * 125)] * (MAX_CONTROL_FRAMES + 1))
+        put(connection, *[Frame(kind, b"x" * 5)] * number)
         assert await code_at_the_end(connection) == 1008
+    assert faults == []
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[" * 60])
+async def test_flood_of_messages_is_cut(text: bytes) -> None:
+    async with socket_service(Model()) as service:
+        connection, other = await service.connection(), await service.connection()
+        put(connection, *[Frame(Opcode.TEXT, text)] * 30_000)
+        assert await code_at_the_end(connection) == 1008
+        assert (await answer(other))["type"] == "response.completed"
+        assert service.gatekeeper.budget.num_held == 0
+
+
+async def test_as_many_messages_at_once_as_fit_are_answered() -> None:
+    async with socket_service(Model()) as service:
+        connection = await service.connection()
+        put(connection, *[Frame(Opcode.TEXT, b"{}")] * MAX_QUEUED)
+        told = [(await events(connection))[-1]["status"] for _ in range(MAX_QUEUED)]
+        assert set(told) == {400, 429} and told.count(400) >= 16
+        assert (await answer(connection))["type"] == "response.completed"
+
+
+@pytest.mark.parametrize("length", [PARSED_BYTES - 8, PARSED_BYTES, 3 * PARSED_BYTES + 1])
+async def test_message_that_is_parsed_in_parts_is_whole(length: int) -> None:
+    model = Model()
+    async with socket_service(model) as service:
+        connection = await service.connection()
+        for text in ("é" * length, "x" * length):
+            assert (await answer(connection, input=text))["type"] == "response.completed"
+            assert model.chats[-1][-1]["content"] == text
 
 
 async def test_messages_during_a_response_wait_up_to_a_bound() -> None:

@@ -18,13 +18,13 @@ from cluster.config.ingress import IngressConfig
 from tests.component.open_access import OPEN
 
 PATIENCE_S = 5.0
-GET = b"GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n"
+GET = b"GET /v1/echo HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def post(body: bytes, *headers: bytes, length: int | None = None) -> bytes:
     """`length` is the Content-Length that the request names. None for the length of `body`."""
     lines = [
-        b"POST /echo HTTP/1.1",
+        b"POST /v1/echo HTTP/1.1",
         b"Host: localhost",
         b"Content-Type: application/json",
         b"Content-Length: %d" % (len(body) if length is None else length),

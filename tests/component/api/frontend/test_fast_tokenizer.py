@@ -1,5 +1,7 @@
 """The quick tokenizer and renderer against those that they stand for."""
 
+import asyncio
+import threading
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -7,12 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from vllm.engine.arg_utils import EngineArgs
 from vllm.renderers import BaseRenderer, ChatParams, TokenizeParams, renderer_from_config
-from vllm.tokenizers.hf import get_cached_tokenizer
+from vllm.tokenizers.hf import get_cached_tokenizer, maybe_make_thread_pool
 
-from api.frontend.fast_tokenizer import MANY_IDS, SHORT_CHARS, ids_only, tokenize_faster
+from api.frontend import fast_tokenizer
+from api.frontend.fast_tokenizer import MANY_CHARS, MANY_IDS, SHORT_CHARS, ids_only, tokenize_faster
 
 DEMO_MODEL = Path(__file__).parents[4] / "conf/models/baton-demo"
 ORIGINAL = get_cached_tokenizer(AutoTokenizer.from_pretrained(DEMO_MODEL))
@@ -35,6 +38,23 @@ def test_text_of_many_ids_is_that_of_the_tokenizer_itself(ids: list[int], skip_s
     many = ids * (1 + MANY_IDS // len(ids))
     told = QUICK.decode(many, skip_special_tokens=skip_special_tokens)
     assert told == ORIGINAL.decode(many, skip_special_tokens=skip_special_tokens)
+
+
+def test_text_of_many_ids_is_made_without_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where vLLM has put the tokenizer in front of a pool of copies, as its renderer does."""
+    quick = ids_only(maybe_make_thread_pool(get_cached_tokenizer(AutoTokenizer.from_pretrained(DEMO_MODEL))))
+    many, few = [7] * (MANY_IDS + 1), [[7] * 3] * (MANY_IDS + 1)
+    told = ORIGINAL.decode(many)
+    decoded: list[int] = []
+    plain = PreTrainedTokenizerFast._decode
+
+    def noted(tokenizer: Any, token_ids: Any, **options: Any) -> Any:
+        decoded.append(len(token_ids))
+        return plain(tokenizer, token_ids, **options)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "_decode", noted)
+    assert quick.decode(many) == told and decoded == []
+    assert len(quick.decode(few)) == len(few)
 
 
 @pytest.mark.parametrize("truncation_side", ["left", "right"])
@@ -98,6 +118,25 @@ async def test_short_chat_is_rendered_without_a_thread(
     quick, _ = renderers
     monkeypatch.setattr(quick._executor, "submit", lambda *_: pytest.fail("a thread was used"))
     assert await ids_of(quick, [{"role": "user", "content": "short"}])
+
+
+async def test_ordinary_prompts_do_not_wait_for_very_long_ones(
+    renderers: tuple[BaseRenderer[Any], BaseRenderer[Any]],
+) -> None:
+    quick, original = renderers
+    may_go_on, params = threading.Event(), TokenizeParams(max_total_tokens=1 << 20)
+    held = fast_tokenizer._MANY.submit(may_go_on.wait, 60)
+    texts = [{"prompt": "word " * (number // 5)} for number in (2 * SHORT_CHARS, MANY_CHARS + 5)]
+    ordinary, long = (asyncio.ensure_future(quick.tokenize_prompt_async(text, params)) for text in texts)
+    try:
+        told: list[Any] = [await asyncio.wait_for(ordinary, 30)]
+        assert not long.done()
+    finally:
+        may_go_on.set()
+    told.append(await asyncio.wait_for(long, 30))
+    expected: list[Any] = [await original.tokenize_prompt_async(text, params) for text in texts]
+    assert [one["prompt_token_ids"] for one in told] == [one["prompt_token_ids"] for one in expected]
+    assert held.result()
 
 
 def test_tokenizer_of_another_kind_stays_as_it_is(renderers: tuple[BaseRenderer[Any], BaseRenderer[Any]]) -> None:

@@ -23,6 +23,7 @@ from cluster.messages.generation import FinishReason, GenerateRequest, PromptTok
 from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.quality import WorkerQuarantine
+from cluster.messages.retention import ToolWait
 from cluster.messages.scheduler_events import HandoffChecked, RequestClosed, SchedulerEvent
 from cluster.messages.views import ClusterView
 from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
@@ -121,6 +122,9 @@ class ProbedWorkers:
 
     def pause(self, worker: WorkerId, request_id: RequestId) -> None:
         """Nothing pauses here."""
+
+    def await_tools(self, worker: WorkerId, wait: ToolWait) -> None:
+        raise AssertionError("no tools are called here")
 
     def forget(self, worker: WorkerId, blocks: PulledBlocks | None) -> None:
         raise AssertionError("nothing is dropped here")

@@ -211,7 +211,7 @@ async def test_texts_of_responses_are_encrypted_at_rest(client: openai.AsyncOpen
             "invalid_value",
         ),
         ({"model": "m", "input": "x", "truncation": "sometimes"}, "truncation", "invalid_value"),
-        ({"model": "m", "input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type", "unsupported_value"),
+        ({"model": "m", "input": "x", "tools": [{"type": "code_interpreter"}]}, "tools[0].type", "unsupported_value"),
         ({"model": "m", "input": "x", "text": {"format": {"type": "xml"}}}, "text.format", "unsupported_value"),
         ({"model": "m", "input": "x", "store": "yes"}, "store", "invalid_type"),
         ({"model": "m", "input": "x", "user": 1}, "user", "invalid_type"),

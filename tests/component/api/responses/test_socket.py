@@ -90,6 +90,17 @@ async def test_failed_turn_lets_its_connection_forget_what_it_followed(client: A
         assert (await answered(connection, input="two", **follow))[-1].error.code == "previous_response_not_found"
 
 
+async def test_result_of_a_call_that_was_never_made_is_a_failed_turn(client: AsyncOpenAI, model: Model) -> None:
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "It rains."}
+    async with client.responses.connect() as connection:
+        first = (await answered(connection, input="one", store=False))[-1].response
+        follow = {"store": False, "previous_response_id": first.id}
+        refused = (await answered(connection, input=[result], **follow))[-1]
+        assert (refused.error.param, refused.status) == ("input", 400)
+        assert "No tool call found" in refused.error.message
+        assert (await answered(connection, input="two", **follow))[-1].error.code == "previous_response_not_found"
+
+
 async def test_responses_of_others_are_not_continued(clients: ClientOf) -> None:
     async with clients("sk-alice").responses.connect() as connection:
         mine = (await answered(connection, input="one"))[-1].response

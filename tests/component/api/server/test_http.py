@@ -151,7 +151,12 @@ async def test_model_that_is_not_served_is_not_found() -> None:
     )
 
 
-@pytest.mark.parametrize("url", ["/", "/v1/nothing", "/v1/completions/1", "/redoc", "/docs/oauth2-redirect"])
+async def test_who_asks_whether_a_service_is_here_gets_an_empty_answer() -> None:
+    answer = await asked("HEAD", "/")
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+@pytest.mark.parametrize("url", ["/v1", "/v1/nothing", "/v1/completions/1", "/redoc", "/docs/oauth2-redirect"])
 async def test_unknown_url_is_not_found(url: str) -> None:
     response = await asked("GET", url)
     assert (response.status_code, error_of(response)["code"]) == (404, "unknown_url")

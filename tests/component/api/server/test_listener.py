@@ -83,7 +83,7 @@ def free_port() -> int:
 
 
 async def left_by_the_client(app: App, client: httpx.AsyncClient) -> None:
-    request = asyncio.create_task(client.post("/", content=b"x" * 200_000))
+    request = asyncio.create_task(client.post("/v1/", content=b"x" * 200_000))
     await asyncio.wait_for(app.started.wait(), 5)
     request.cancel()
     await asyncio.wait([request])

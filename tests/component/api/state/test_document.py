@@ -1,13 +1,15 @@
-"""The whole surface, walked with the official client in strict mode over vLLM's front half and a real PostgreSQL: every
-kind of answer and of event passes, and follows OpenAI's document.
+"""The whole surface, walked with the official clients, OpenAI's in strict mode, over vLLM's front half and a real
+PostgreSQL: every kind of answer and of event passes, and follows OpenAI's document or Anthropic's models.
 """
 
+import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from itertools import product
 from typing import Any
 
+import anthropic
 import pytest
 import pytest_asyncio
 from fastapi import FastAPI
@@ -18,17 +20,29 @@ from api.identity.tenants import tenant_of_key
 from api.state.lifecycle import ChatState
 from api.state.postgres.ledger.ledger_store import LedgerStore
 from cluster.config.state import StateConfig
-from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.messages.generation import FinishReason
 from tests.component.app_with_fakes import an_app
 from tests.component.app_with_postgres import clients_of
 from tests.component.emptied import emptied
 from tests.component.fake_engines import END_OF_TURN, FakeEngines, with_logprobs
+from tests.component.generations import (
+    GENERATIONS,
+    REASONING,
+    TOOL_CALLS,
+    WEATHER,
+    Generation,
+    fails_midway,
+    refuses,
+    tells_logprobs,
+)
 from tests.component.reached import reached
 from tests.component.safety_folder import safety_in
-from tests.conformance import ours
+from tests.component.socket_service import LAST
+from tests.conformance import anthropic_models, ours
+from tests.conformance.document import document
 from tests.conformance.waivers import WAIVERS
-from tests.conformance.watch import Record
+from tests.conformance.watch import Record, watched
+from tests.conformance.watched_socket import watched_connection
 from tests.expected import present
 from tests.unit.usage_rows import a_row
 
@@ -40,9 +54,6 @@ pytestmark = [
 
 MODEL = "baton-demo"
 USER: Any = {"role": "user", "content": "What is the weather in Paris?"}
-WEATHER: Any = {"name": "weather", "description": "Of a city.", "parameters": {"type": "object", "properties": {}}}
-THOUGHT = "Here is my thought process: They ask for the weather. Here is my response: "
-CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 
 EVENTS = {
     "ResponseCreatedEvent",
@@ -64,35 +75,25 @@ EVENTS = {
 }
 
 
-def says(text: str, *end: Any) -> Callable[[FakeEngines], None]:
-    return lambda engines: engines.says(text, *end)
-
-
-def tells_logprobs(engines: FakeEngines) -> None:
-    engines.says("Paris", FinishReason.LENGTH)
-    engines.deltas = [with_logprobs(delta, END_OF_TURN) for delta in engines.deltas]
-
-
-def fails_midway(engines: FakeEngines) -> None:
-    engines.deltas, engines.error = engines.deltas[:2], WorkerUnreachable("worker d0 is gone", "d0")
-
-
-def refuses(engines: FakeEngines) -> None:
-    engines.deltas, engines.error = [], Overloaded("no worker can be reached", 1.0)
-
-
-Generation = Callable[[FakeEngines], None]
-
-GENERATIONS: tuple[Generation, ...] = (
-    says("It is nice."),
-    says("It is", FinishReason.LENGTH),
-    says("It is nice.", FinishReason.STOP, "nice"),
-    tells_logprobs,
-    fails_midway,
-    refuses,
-)
-TOOL_CALLS: tuple[Generation, ...] = (says(CALL), says("Let me look.\n" + CALL + "\n" + CALL))
-REASONING: tuple[Generation, ...] = (says(THOUGHT + "It is nice."),)
+OF_SOCKETS = {
+    "response.created",
+    "response.in_progress",
+    "response.output_item.added",
+    "response.content_part.added",
+    "response.output_text.delta",
+    "response.output_text.done",
+    "response.reasoning_text.delta",
+    "response.reasoning_text.done",
+    "response.function_call_arguments.delta",
+    "response.function_call_arguments.done",
+    "response.content_part.done",
+    "response.output_item.done",
+    "response.completed",
+    "response.incomplete",
+    "response.failed",
+    "error",
+}
+"""Types of the messages that a WebSocket has: all those of a stream, but for responses in the background."""
 
 
 async def chat(client: AsyncOpenAI, generation: Generation, stream: bool) -> None:
@@ -164,6 +165,48 @@ async def generate(client: AsyncOpenAI, engines: FakeEngines, generations: tuple
         with pytest.raises(APIError) if is_error else nullcontext():
             await ask(client, generation, stream)
     engines.reset()
+
+
+async def converse(port: int, record: Record, engines: FakeEngines, generations: tuple[Generation, ...]) -> None:
+    """The same generations on one WebSocket, stored and not."""
+    connection = await watched_connection(port, record)
+    tools: Any = [{"type": "function", **WEATHER}] if generations is TOOL_CALLS else None
+    for generation, is_stored in product(generations, (False, True)):
+        engines.reset()
+        generation(engines)
+        asked: Any = {"type": "response.create", "model": MODEL, "input": "Hello", "store": is_stored, "stream_id": "s"}
+        asked |= {"tools": tools} if tools else {}
+        if generation is tells_logprobs:
+            asked |= {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+        for message in (asked, asked | {"generate": False}, asked | {"model": "other"}, asked | {"unheard": 1}):
+            await connection.send(json.dumps(message))
+            while json.loads(await connection.recv())["type"] not in LAST:
+                pass
+    await connection.close()
+    engines.reset()
+
+
+async def write_messages(port: int, record: Record, engines: FakeEngines, generations: tuple[Generation, ...]) -> None:
+    """The same generations by Anthropic's client."""
+    asked: Any = {"model": MODEL, "messages": [USER]}
+    http = watched(anthropic.DefaultAsyncHttpxClient(), record=record)
+    other = anthropic.AsyncAnthropic(api_key="sk-alice", base_url=f"http://127.0.0.1:{port}", http_client=http)
+    async with other.with_options(max_retries=0) as messages:
+        options: Any = {"max_tokens": 64}
+        if generations is TOOL_CALLS:
+            options["tools"] = [{"name": "weather", "input_schema": {"type": "object", "properties": {}}}]
+        for generation, stream in product([one for one in generations if one is not tells_logprobs], (False, True)):
+            engines.reset()
+            generation(engines)
+            is_error = generation in (refuses, fails_midway)
+            with pytest.raises(anthropic.APIError) if is_error else nullcontext():
+                await read(messages.messages.create(stream=stream, **asked, **options))
+        engines.reset()
+        await messages.messages.count_tokens(**asked)
+        wrong: Any = [{"role": "user", "content": 5}]
+        for path, body in (("", {"max_tokens": 0}), ("", {"messages": wrong}), ("/count_tokens", {"model": "other"})):
+            with pytest.raises(anthropic.APIStatusError):
+                await messages.post(f"/v1/messages{path}", cast_to=object, body={**asked, **options, **body})
 
 
 async def look_around(client: AsyncOpenAI) -> None:
@@ -295,6 +338,9 @@ async def walked(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Asy
         async with clients_of(state, frontend, record) as client_of:
             client = client_of("sk-alice")
             await generate(client, engines, GENERATIONS)
+            port = present(client.base_url.port)
+            await converse(port, record, engines, GENERATIONS)
+            await write_messages(port, record, engines, GENERATIONS)
             await echo(client, engines)
             await look_around(client)
             await remember(client)
@@ -305,7 +351,11 @@ async def walked(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Asy
         parsing = {"tool_call_parser": "hermes"}, {"reasoning_parser": "granite"}
         for parser, generations in zip(parsing, (TOOL_CALLS, REASONING), strict=True):
             async with clients_of(state, await engines.frontend(512, None, None, None, **parser), record) as client_of:
-                await generate(client_of("sk-alice"), engines, generations)
+                client = client_of("sk-alice")
+                await generate(client, engines, generations)
+                port = present(client.base_url.port)
+                await converse(port, record, engines, generations)
+                await write_messages(port, record, engines, generations)
         screened = await engines.frontend(512, safety_in(tmp_path_factory.mktemp("safety")))
         async with clients_of(state, screened, record) as client_of:
             await moderate(client_of("sk-alice"))
@@ -330,7 +380,11 @@ async def test_every_route_is_walked_or_answers_with_nothing_of_openai_s(walked:
 
 
 async def test_every_kind_of_event_is_sent(walked: tuple[Record, FastAPI]) -> None:
-    assert EVENTS - walked[0].schemas == set()
+    schemas = walked[0].schemas
+    assert EVENTS - schemas == set()
+    assert {kind for kind, schema in document().of_sockets.items() if schema in schemas} == OF_SOCKETS
+    of_anthropic = {anthropic_models.MESSAGE, anthropic_models.COUNT, anthropic_models.EVENT, ours.ERROR_OF_MESSAGES}
+    assert of_anthropic <= schemas
 
 
 async def test_every_waiver_is_used(walked: tuple[Record, FastAPI]) -> None:

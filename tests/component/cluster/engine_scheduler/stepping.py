@@ -1,6 +1,7 @@
 """vLLM's scheduler as an engine's core has it, and steps without a model: each step's output is made up."""
 
 from collections import deque
+from collections.abc import Iterable
 from math import inf
 from typing import Any
 
@@ -53,10 +54,10 @@ TPOT_S has left.
 """
 
 
-def a_config(num_blocks: int, slots: int) -> VllmConfig:
+def a_config(num_blocks: int, slots: int, *, caches: bool = False) -> VllmConfig:
     config = VllmConfig(
         model_config=ModelConfig(model=str(REPO_ROOT / "conf/models/baton-demo"), dtype="bfloat16", seed=0),
-        cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=False),
+        cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=caches),
         scheduler_config=SchedulerConfig(
             max_num_batched_tokens=MOST,
             max_num_seqs=slots,
@@ -92,9 +93,10 @@ class Stepping:
         slots: int = SLOTS,
         times: StepModel = TIMES,
         pipe: Any = None,
+        caches: bool = False,
     ) -> None:
         self._now = 0.0
-        config = a_config(num_blocks, slots)
+        config = a_config(num_blocks, slots, caches=caches)
         parts = parts_of(config) | {"log_stats": pipe is not None}
         self.scheduler = kind(**parts, budget=PromptBudget(config, times), clock=lambda: self._now, pipe=pipe)
         self.answers: list[EngineCoreOutputs] = []
@@ -130,6 +132,14 @@ class Stepping:
         self._tpot_s[name] = inf if tpot_s is None else tpot_s
         request = Request(name, list(range(num_tokens)), params, None, priority=due, arrival_time=len(self._generated))
         self._generated[name] = 0
+        self.scheduler.add_request(request)
+        return request
+
+    def add_tokens(self, name: str, tokens: Iterable[int], hasher: Any) -> Request:
+        """Add a prompt whose blocks are known by their hashes, and which is answered with one token."""
+        params = SamplingParams(max_tokens=1, ignore_eos=True, temperature=0.0)
+        request = Request(name, list(tokens), params, None, arrival_time=len(self._generated), block_hasher=hasher)
+        self._generated[name], self._tpot_s[name] = 0, inf
         self.scheduler.add_request(request)
         return request
 

@@ -150,8 +150,8 @@ async def test_request_reserves_the_most_that_it_may_use_and_settles_what_it_use
 async def test_reasoning_is_counted_at_the_end_and_costs_what_reasoning_costs(books: Books) -> None:
     (session,) = await begun(books.charge(), num_reasoning=2)
     end(session, Outcome.ABORTED)
-    assert [(row.reasoning_tokens, row.cost_micros) for row in books.recorder.rows] == [(2, 4 + 1 * 2 + 2 * 3)]
     assert await books.settled() == [Amounts(1, 7, 12)]
+    assert [(row.reasoning_tokens, row.cost_micros) for row in books.recorder.rows] == [(2, 4 + 1 * 2 + 2 * 3)]
 
 
 async def test_prompts_of_one_request_share_a_reservation(books: Books) -> None:
@@ -220,6 +220,15 @@ async def test_client_that_leaves_while_it_reserves_gives_the_reservation_back(b
     assert await books.settled() == [Amounts(0, 0, 0)]
 
 
+async def test_prompt_that_begins_when_another_one_has_just_ended_reserves_anew(books: Books) -> None:
+    charge = books.charge()
+    (session,) = await begun(charge)
+    end(session)
+    await begun(charge)
+    assert books.reservations.asked == [Amounts(1, 14, 34), Amounts(0, 28, 68)]
+    assert books.reservations.settled == [Amounts(1, 7, 10)]
+
+
 async def test_another_try_reserves_anew(books: Books) -> None:
     charge = books.charge()
     charge.expect(4000, 10)  # too long, as it turns out
@@ -231,6 +240,7 @@ async def test_another_try_reserves_anew(books: Books) -> None:
 async def test_request_without_limits_is_recorded_and_reserves_nothing(books: Books) -> None:
     (session,) = await begun(books.charge(()))
     end(session)
+    await loop_rounds(ROUNDS)
     assert (books.reservations.asked, len(books.recorder.rows)) == ([], 1)
 
 

@@ -8,12 +8,23 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.edge.inflating import MOST_WINDOW_BYTES, STEP_BYTES, ZSTD_STEP_BYTES, encoding_in, inflated
+from api.edge.inflating import (
+    COMPRESSED_STEP_BYTES,
+    MOST_WINDOW_BYTES,
+    STEP_BYTES,
+    ZSTD_STEP_BYTES,
+    encoding_in,
+    inflated,
+)
 from cluster.errors import InvalidRequest, UnsupportedMediaType
 
 ENCODE = {"gzip": gzip.compress, "zstd": zstandard.ZstdCompressor().compress}
 BLOCK_OF_ZSTD = 128 << 10
 """Most bytes that one block of zstd has, in 4 compressed bytes at least."""
+HEADS = {"gzip": gzip.compress(b"")[:10], "zstd": b"\x28\xb5\x2f\xfd\x00\x50"}
+EMPTY_BLOCKS = {"gzip": b"\0\0\0\xff\xff", "zstd": b"\0\0\0"}
+"""Blocks without content, of which a stream may have any number before its last one."""
+LAST_BLOCKS = {"gzip": gzip.compress(b"")[10:], "zstd": b"\1\0\0"}
 
 
 @pytest.fixture(params=ENCODE)
@@ -52,7 +63,14 @@ def test_parts_of_a_body_that_decompresses_to_much_are_bounded(encoding: str) ->
     bomb = ENCODE[encoding](bytes(64 << 20))
     assert len(bomb) < 100_000
     most = STEP_BYTES if encoding == "gzip" else ZSTD_STEP_BYTES // 4 * BLOCK_OF_ZSTD
-    assert all(0 < len(part) <= most for part in inflated(bomb, encoding))
+    assert all(len(part) <= most for part in inflated(bomb, encoding))
+
+
+def test_steps_that_give_nothing_are_bounded_too(encoding: str) -> None:
+    number = 8 * COMPRESSED_STEP_BYTES // len(EMPTY_BLOCKS[encoding])
+    nothing = HEADS[encoding] + EMPTY_BLOCKS[encoding] * number + LAST_BLOCKS[encoding]
+    parts = list(inflated(nothing, encoding))
+    assert len(parts) >= 8 and b"".join(parts) == b""
 
 
 def test_zstd_that_asks_for_much_memory_is_refused() -> None:

@@ -115,6 +115,18 @@ async def test_stream_has_no_frame_of_openai_s(client: AsyncAnthropic) -> None:
     assert all(frame.startswith("event: ") for frame in frames) and frames[-1].startswith("event: message_stop")
 
 
+async def test_silent_stream_is_kept_alive_by_pings(
+    started: tuple[FakeEngines, Frontend], engines: FakeEngines
+) -> None:
+    engines.first_token_s = 0.3
+    async with anthropic_client(an_app(started[1], keep_alive_s=0.05)) as client:
+        async with client.messages.with_streaming_response.create(**HELLO, stream=True) as response:
+            text = await response.text()
+        message = await whole(client, stream=True)
+    assert text.startswith('event: ping\ndata: {"type":"ping"}\n\n') and ": keep-alive" not in text
+    assert blocks(message) == [{"type": "text", "text": "Paris is nice."}]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("finish", "stop", "max_tokens", "reason"),

@@ -49,6 +49,12 @@ def test_what_an_assistant_thinks_says_and_calls_in_a_row_is_one_message() -> No
     assert [result["tool_call_id"] for result in results] == ["a", "b"]
 
 
+@pytest.mark.parametrize("items", [[returned("b")], [called("a"), returned("b")], [returned("b"), called("b")]])
+def test_result_without_its_call_is_refused_with_its_name(items: list[Any]) -> None:
+    with pytest.raises(InvalidRequest, match="No tool call found for function call output with call_id b"):
+        chat_messages(items, None)
+
+
 def test_two_answers_in_a_row_are_two_messages() -> None:
     items = [said("assistant", "One"), said("assistant", "Two"), thought("Hm"), said("assistant", "Three")]
     assert [message["content"] for message in chat_messages(items, None)] == ["One", "Two", "Three"]
@@ -62,6 +68,17 @@ def test_images_and_several_texts_stay_parts() -> None:
     assert message["content"][2]["image_url"] == {"url": "data:,", "detail": "low"}
 
 
+def with_results_of_calls(items: list[Any]) -> list[Any]:
+    """The items without results whose calls are not before them."""
+    names = [item["call_id"] for item in items if item["type"] == "function_call"]
+    first = {name: items.index(called(name)) for name in names}
+    return [
+        item
+        for at, item in enumerate(items)
+        if item["type"] != "function_call_output" or first.get(item["call_id"], at) < at
+    ]
+
+
 items = st.lists(
     st.one_of(
         st.builds(said, st.sampled_from(["user", "assistant", "system", "developer"]), st.text(min_size=1)),
@@ -69,7 +86,7 @@ items = st.lists(
         st.builds(called, st.sampled_from("abc")),
         st.builds(returned, st.sampled_from("abc")),
     )
-)
+).map(with_results_of_calls)
 
 
 @given(items)
@@ -112,8 +129,6 @@ def test_functions_and_formats_are_nested_as_in_a_chat() -> None:
 @pytest.mark.parametrize(
     ("request_", "param"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "mcp"}}, "tool_choice"),
         ({"text": {"format": {"type": "xml"}}}, "text.format"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),

@@ -15,10 +15,11 @@ from tests.unit.api.wire.responses.test_events import RESPONSE
 from tests.unit.chat_chunks import Chunk, call, chunk, usage
 
 INSTRUCTIONS = "Be kind. " * 200
+IN_A_NAMESPACE = {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}
 
 
 def created() -> dict[str, Any]:
-    return deepcopy(RESPONSE) | {"instructions": INSTRUCTIONS}
+    return deepcopy(RESPONSE) | {"instructions": INSTRUCTIONS, "tools": [IN_A_NAMESPACE]}
 
 
 def logprobs_of(text: str) -> dict[str, Any]:
@@ -33,7 +34,11 @@ chunks = st.lists(
         st.builds(lambda text: chunk(content=text, logprobs=logprobs_of(text)), texts),
         st.builds(lambda text: chunk(reasoning=text), texts),
         st.builds(lambda number, text: call(number, text), st.integers(0, 2), st.text(max_size=3)),
-        st.builds(lambda number: call(number, id=f"call_{number}", name="f"), st.integers(0, 2)),
+        st.builds(
+            lambda number, name: call(number, id=f"call_{number}", name=name),
+            st.integers(0, 2),
+            st.sampled_from(["f", "n.f"]),
+        ),
     ),
     max_size=12,
 )
