@@ -69,8 +69,11 @@ def _flows_of(name: str, url: str, key: str, model: str, transcripts: Path | Non
 
 def _first_model(url: str, key: str) -> str:
     request = urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return str(json.load(answer)["data"][0]["id"])
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return str(json.load(answer)["data"][0]["id"])
+    except OSError as error:
+        sys.exit(f"no model list from {url}: {error} (make script-model serve CONF=conf/agents.yaml starts a service)")
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
