@@ -191,10 +191,10 @@ bench-request: $(STAMP) compile ## measure the cost of a request before it reach
 	$(BIN)/python -m bench.request_cost
 
 bench-retention: $(STAMP) compile ## simulate agents beside chats with and without retention of KV blocks: minutes; ARGS="--kv 130000"
-	$(PYTHON) -m bench.retention.simulated $(ARGS)
+	$(BIN)/python -m bench.retention.simulated $(ARGS)
 
 bench-retention-engine: $(STAMP) ## the same on two real engines in turns, on a machine without other work: eight minutes
-	$(PYTHON) -m bench.retention.real_engine $(ARGS)
+	$(BIN)/python -m bench.retention.real_engine $(ARGS)
 
 bench-metrics: $(STAMP) ## measure the cost of metrics per token, request and page: half a minute
 	$(BIN)/python -m bench.metrics_cost

@@ -37,6 +37,7 @@ NO_TIMEOUTS = {
     ("api/metering/waiting_age.py", "LEAST_GAP_S"): "between two arrivals whose times are kept",
     ("cluster/metrics/buckets.py", "ANSWER_BUCKETS_S"): "bounds of the buckets of histograms",
     ("cluster/metrics/buckets.py", "GAP_BUCKETS_S"): "bounds of the buckets of histograms",
+    ("router/retention/return_times.py", "EDGES_S"): "bounds of intervals in which returns are counted",
     ("cluster/load/record.py", "LATE_S"): "a lateness that a report warns of",
     ("api/web/recent_requests.py", "WINDOW_S"): "the age of requests that figures are made of",
     ("cluster/diagnosis/links.py", "STARTING_S"): "the age of a Scheduler up to which unproved links are normal",

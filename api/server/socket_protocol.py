@@ -207,7 +207,7 @@ class GuardedSocket(BoundedSocket):
         if message["type"] == "websocket.receive":
             self._gatekeeper.connections.is_busy(self)
             self._deadlines.request = None
-            self._limits.release(len(message["bytes"]))
+            self._limits.release(len(message["bytes"] or b""))
         if not self.writable.is_set():
             self.transport.pause_reading()
         return message

@@ -75,8 +75,8 @@ class KeepingQueue(FreeKVCacheBlockQueue):
 
     def remove(self, block: KVCacheBlock) -> None:
         if block.block_id in self._kept:
+            following = block.next_free_block
             if block is self._first_kept:
-                following = block.next_free_block
                 self._first_kept = None if following is self.fake_free_list_tail else following
             self._no_longer_kept(block)
         super().remove(block)
@@ -97,9 +97,8 @@ class KeepingQueue(FreeKVCacheBlockQueue):
         if following is None:
             super().append_n(blocks)
             return
-        before = following.prev_free_block
-        assert before is not None
-        last: KVCacheBlock = before
+        assert following.prev_free_block is not None
+        last: KVCacheBlock = following.prev_free_block
         for block in blocks:
             last.next_free_block, block.prev_free_block = block, last
             last = block

@@ -16,7 +16,7 @@ from cluster.engine_core.engine_hints import AWAIT
 from cluster.engine_scheduler.keeping_queue import KeptBlocks
 from cluster.engine_scheduler.piping_scheduler import PipingScheduler
 from cluster.messages.retention import RetentionCounts
-from router.retention.kept_conversations import Conversation, KeptConversations
+from router.retention.kept_conversations import KeptConversations, WaitingConversation
 from router.retention.return_times import ReturnTimes
 
 TENANT_GROUPS = 32
@@ -38,7 +38,7 @@ class KeepingScheduler(PipingScheduler):
         self._conversations: KeptConversations | None = None
         """None if nothing is kept."""
         self._blocks: KeptBlocks | None = None
-        self._returned: dict[str, Conversation] = {}
+        self._returned: dict[str, WaitingConversation] = {}
         """Conversations whose next prompts wait for their blocks, by request id."""
 
     def keep_at_most(self, share: float) -> None:

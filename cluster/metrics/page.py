@@ -22,7 +22,6 @@ from cluster.metrics import (
     processes,
     quality,
     requests,
-    retention,
     safety,
     scaling,
     scheduler,
@@ -31,20 +30,7 @@ from cluster.metrics import (
     tracing,
 )
 
-SUBJECTS = (
-    requests,
-    scheduler,
-    engines,
-    retention,
-    handoffs,
-    scaling,
-    tenants,
-    safety,
-    quality,
-    processes,
-    tracing,
-    scrapes,
-)
+SUBJECTS = (requests, scheduler, engines, handoffs, scaling, tenants, safety, quality, processes, tracing, scrapes)
 """The modules of the table. Every process has all metrics, also those that it does not count."""
 OWN = "baton_"
 """What the names of Baton's own metrics begin with."""

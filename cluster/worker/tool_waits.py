@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from cluster.errors import ServingError
 from cluster.messages.ids import Pool
 from cluster.messages.retention import RetentionCounts, ToolWait
-from cluster.metrics.retention import RetentionMetrics
+from cluster.metrics.engines import RetentionMetrics
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import AWAIT_TOOLS
 

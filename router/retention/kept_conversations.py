@@ -22,7 +22,7 @@ from typing import Final, Protocol, final
 
 from cluster.messages.kv_events import KEY_BYTES
 from cluster.messages.retention import RetentionCounts
-from router.retention.return_times import EDGES_S, Ending, Kind, ReturnTimes
+from router.retention.return_times import EDGES_S, AnswerEnding, ReturnKind, ReturnTimes
 
 MOST_KNOWN: Final = 4096
 """Conversations that are known, kept or not. More takes memory (some 300 bytes each); fewer forgets conversations
@@ -51,12 +51,12 @@ class BlockOrder(Protocol):
 
 
 @final
-class Conversation:
+class WaitingConversation:
     """A conversation after an answer."""
 
     __slots__ = ("chain", "ended_at", "expires_at", "kind", "mark", "was_kept")
 
-    def __init__(self, chain: Sequence[bytes], mark: bytes, kind: Kind, now: float) -> None:
+    def __init__(self, chain: Sequence[bytes], mark: bytes, kind: ReturnKind, now: float) -> None:
         self.chain = chain
         """Hashes of the full blocks of its prompt and answer. Empty if they are not known any more."""
         self.mark = mark
@@ -80,13 +80,13 @@ class KeptConversations:
         self._known_blocks = known_blocks
         self._order = order
         self._times = times
-        self._known: dict[bytes, Conversation] = {}
+        self._known: dict[bytes, WaitingConversation] = {}
         """By mark, the key of the last full block of the prompt. In order of endings."""
-        self._chained: dict[Conversation, None] = {}
+        self._chained: dict[WaitingConversation, None] = {}
         """Those with a chain, in the same order."""
         self._num_chained = 0
         """Blocks in their chains."""
-        self._kept: dict[Conversation, None] = {}
+        self._kept: dict[WaitingConversation, None] = {}
         self._wanted: dict[bytes, int] = {}
         """Number of kept conversations that have a block."""
 
@@ -102,7 +102,7 @@ class KeptConversations:
         if (before := self._known.get(mark)) is not None:
             self._let_go(before)
             self._forget(before)
-        conversation = Conversation(chain, mark, Kind(Ending.STOP, tenant), now)
+        conversation = WaitingConversation(chain, mark, ReturnKind(AnswerEnding.STOP, tenant), now)
         self._known[mark] = conversation
         self._chained[conversation] = None
         self._num_chained += len(chain)
@@ -113,12 +113,12 @@ class KeptConversations:
     def awaits(self, mark: bytes, tools: int, now: float) -> None:
         """The answer to the prompt that ends with this block has called tools of this group."""
         conversation = self._known.get(mark)
-        if conversation is None or conversation.kind.ending is Ending.TOOL:
+        if conversation is None or conversation.kind.ending is AnswerEnding.TOOL:
             return
-        conversation.kind = Kind(Ending.TOOL, conversation.kind.tenant, tools)
+        conversation.kind = ReturnKind(AnswerEnding.TOOL, conversation.kind.tenant, tools)
         self._keep(conversation, now)
 
-    def came(self, chain: Sequence[bytes], now: float) -> Conversation | None:
+    def came(self, chain: Sequence[bytes], now: float) -> WaitingConversation | None:
         """A prompt has come. The conversation whose blocks are kept for it until `admitted`, if there is one."""
         conversation = self._before(chain)
         if conversation is None:
@@ -139,7 +139,7 @@ class KeptConversations:
             self._bury(dead)
         return conversation if conversation in self._kept else None
 
-    def admitted(self, conversation: Conversation) -> None:
+    def admitted(self, conversation: WaitingConversation) -> None:
         """The prompt of a conversation that came back has its blocks, or has ended."""
         self._let_go(conversation)
 
@@ -173,7 +173,7 @@ class KeptConversations:
 
     # ---- keeping
 
-    def _keep(self, conversation: Conversation, now: float) -> None:
+    def _keep(self, conversation: WaitingConversation, now: float) -> None:
         """Keep a conversation for as long as its kind is worth it, from its ending on."""
         expires_at = conversation.ended_at + self._times.keep_s(conversation.kind)
         if expires_at <= now:
@@ -194,7 +194,7 @@ class KeptConversations:
         self._order.keep(new)
         self._bound_kept(now)
 
-    def _let_go(self, conversation: Conversation) -> None:
+    def _let_go(self, conversation: WaitingConversation) -> None:
         if conversation in self._kept:
             del self._kept[conversation]
             conversation.expires_at = 0.0
@@ -224,14 +224,14 @@ class KeptConversations:
             self.counts.dropped += 1
             self._let_go(min(self._kept, key=lambda each: self._worth(each, now)))
 
-    def _worth(self, conversation: Conversation, now: float) -> tuple[float, float]:
+    def _worth(self, conversation: WaitingConversation, now: float) -> tuple[float, float]:
         if conversation.expires_at == inf:  # its next prompt is here
             return inf, conversation.ended_at
         return self._times.chance_per_s(conversation.kind, now - conversation.ended_at), conversation.ended_at
 
     # ---- knowing
 
-    def _before(self, chain: Sequence[bytes]) -> Conversation | None:
+    def _before(self, chain: Sequence[bytes]) -> WaitingConversation | None:
         """The conversation that a prompt goes on with."""
         known = self._known
         for block in reversed(chain):
@@ -239,7 +239,7 @@ class KeptConversations:
                 return conversation
         return self._edited(chain)
 
-    def _edited(self, chain: Sequence[bytes]) -> Conversation | None:
+    def _edited(self, chain: Sequence[bytes]) -> WaitingConversation | None:
         """The kept conversation that a prompt begins with most of, and no other kept one does."""
         common = 0
         while common < len(chain) and chain[common] in self._wanted:
@@ -253,13 +253,13 @@ class KeptConversations:
                 return conversation if common >= LEAST_COMMON * len(blocks) else None
         return None
 
-    def _forget(self, conversation: Conversation) -> None:
+    def _forget(self, conversation: WaitingConversation) -> None:
         """Do not take later prompts for its next step."""
         if self._known.get(conversation.mark) is conversation:
             del self._known[conversation.mark]
         self._unchain(conversation)
 
-    def _unchain(self, conversation: Conversation) -> None:
+    def _unchain(self, conversation: WaitingConversation) -> None:
         if conversation in self._chained:
             del self._chained[conversation]
             self._num_chained -= len(conversation.chain)

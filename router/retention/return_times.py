@@ -28,7 +28,7 @@ MOST_KINDS: Final = 1024
 """Kinds of conversations that are told apart. More takes memory (80 bytes each); fewer mixes kinds that differ."""
 
 
-class Ending(StrEnum):
+class AnswerEnding(StrEnum):
     """How an answer ended, for what comes after it."""
 
     STOP = "stop"
@@ -37,19 +37,19 @@ class Ending(StrEnum):
     """It calls tools, and the conversation waits for their results."""
 
 
-class Kind(NamedTuple):
+class ReturnKind(NamedTuple):
     """Conversations that are counted together. Both groups are small numbers, which no name can be read from."""
 
-    ending: Ending
+    ending: AnswerEnding
     tenant: int = 0
     tools: int = 0
 
 
 _ASSUMED: Final = {
     # 86 % of the next requests of agents come within 1 s and 95 % within 10 s (vllm-project/router#285).
-    Ending.TOOL: (0.75, 0.86, 0.89, 0.92, 0.945, 0.96, 0.97, 0.98, 0.985),
+    AnswerEnding.TOOL: (0.75, 0.86, 0.89, 0.92, 0.945, 0.96, 0.97, 0.98, 0.985),
     # Six in ten chats go on. Half of those that do have the next question after 30 s, and nine in ten after 120 s.
-    Ending.STOP: (0.0, 0.0, 0.003, 0.018, 0.066, 0.168, 0.312, 0.456, 0.54),
+    AnswerEnding.STOP: (0.0, 0.0, 0.003, 0.018, 0.066, 0.168, 0.312, 0.456, 0.54),
 }
 """Share of conversations that have come back, at each of EDGES_S."""
 
@@ -57,18 +57,18 @@ _ASSUMED: Final = {
 @final
 class ReturnTimes:
     def __init__(self) -> None:
-        self._counts: dict[Kind, list[float]] = {}
+        self._counts: dict[ReturnKind, list[float]] = {}
         """Returns in each interval, and after them conversations that have not come back."""
-        self._keep_s: dict[Kind, float] = {}
+        self._keep_s: dict[ReturnKind, float] = {}
 
-    def returned(self, kind: Kind, after_s: float) -> None:
+    def returned(self, kind: ReturnKind, after_s: float) -> None:
         self._count(kind, bisect_left(EDGES_S, after_s))
 
-    def ended(self, kind: Kind) -> None:
+    def ended(self, kind: ReturnKind) -> None:
         """A conversation has not come back in the last interval."""
         self._count(kind, len(EDGES_S))
 
-    def keep_s(self, kind: Kind) -> float:
+    def keep_s(self, kind: ReturnKind) -> float:
         """Seconds after an answer for which blocks are worth keeping. 0 if they are not."""
         known = self._keep_s.get(kind)
         if known is None:
@@ -79,11 +79,11 @@ class ReturnTimes:
                 self._keep_s[kind] = known
         return known
 
-    def chance_per_s(self, kind: Kind, waited_s: float) -> float:
+    def chance_per_s(self, kind: ReturnKind, waited_s: float) -> float:
         """Chance that a conversation comes back in the next second, if it has not come back for `waited_s`."""
         return _chance_per_s(self._counts.get(kind) or _assumed(kind.ending), bisect_left(EDGES_S, waited_s))
 
-    def _count(self, kind: Kind, interval: int) -> None:
+    def _count(self, kind: ReturnKind, interval: int) -> None:
         counts = self._counts.get(kind)
         if counts is None:
             if len(self._counts) >= MOST_KINDS:
@@ -95,7 +95,7 @@ class ReturnTimes:
         self._keep_s.pop(kind, None)
 
 
-def _assumed(ending: Ending) -> list[float]:
+def _assumed(ending: AnswerEnding) -> list[float]:
     shares = (0.0, *_ASSUMED[ending], 1.0)
     return [PRIOR_WEIGHT * (after - before) for before, after in pairwise(shares)]
 

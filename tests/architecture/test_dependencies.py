@@ -75,6 +75,7 @@ HOMES = {
         "cluster/engine_core/grammar_*.py",
         "cluster/engine_core/public_prefix.py",
         "cluster/engine_scheduler/*_scheduler.py",
+        "cluster/engine_scheduler/keeping_queue.py",
         "kvtransfer/connector.py",
         "kvtransfer/forgetting.py",
         "kvtransfer/side_channel.py",

@@ -31,8 +31,8 @@ def main() -> None:
         try:
             if install(client):
                 print(f"{client.name}: installed", flush=True)
-        except subprocess.CalledProcessError as failed:
-            sys.exit(f"{client.name} could not be installed: {failed}")
+        except subprocess.CalledProcessError as error:
+            sys.exit(f"{client.name} could not be installed: {error}")
     if arguments.install:
         return
     with endpoint(arguments.url) as service:

@@ -17,7 +17,7 @@ class Waiver(NamedTuple):
 
 WAIVERS = (
     Waiver(
-        r".*: (ConversationItemList|ResponseItemList) /(first|last)_id: null is not of type .*",
+        r".*: (ConversationItemList|ResponseItemList|ChatCompletionList) /(first|last)_id: null is not of type .*",
         "An empty page has neither. OpenAI's service says null.",
     ),
     Waiver(

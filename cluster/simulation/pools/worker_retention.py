@@ -6,7 +6,7 @@ from cluster.messages.retention import RetentionCounts
 from cluster.simulation.engine.engine_request import EngineRequest, Moment
 from cluster.simulation.engine.engine_setting import EngineSetting
 from cluster.simulation.engine.kv_cache import KvCache
-from router.retention.kept_conversations import Conversation, KeptConversations
+from router.retention.kept_conversations import KeptConversations, WaitingConversation
 from router.retention.return_times import ReturnTimes
 
 TENANT_GROUPS = 32
@@ -20,7 +20,7 @@ class WorkerRetention:
         num_blocks = setting.kv_capacity_tokens // setting.block_size
         most = int(setting.kept_share * num_blocks)
         self._kept = KeptConversations(most, num_blocks, cache, ReturnTimes()) if most else None
-        self._returned: dict[EngineRequest, Conversation] = {}
+        self._returned: dict[EngineRequest, WaitingConversation] = {}
 
     @property
     def counts(self) -> RetentionCounts:

@@ -40,8 +40,8 @@ class Capital(pydantic.BaseModel):
     city: Literal["Rome", "Paris"]
 
 
-client = anthropic.Anthropic(base_url=URL, api_key=KEY, timeout=TIMEOUT_S, max_retries=0)
-stranger = anthropic.Anthropic(base_url=URL, api_key=WRONG_KEY, timeout=TIMEOUT_S, max_retries=0)
+client: Any = anthropic.Anthropic(base_url=URL, api_key=KEY, timeout=TIMEOUT_S, max_retries=0)
+stranger: Any = anthropic.Anthropic(base_url=URL, api_key=WRONG_KEY, timeout=TIMEOUT_S, max_retries=0)
 MESSAGE: dict[str, Any] = {
     "model": MODEL,
     "max_tokens": 60,
@@ -71,7 +71,7 @@ def streamed() -> str:
 
 @flow("messages: asynchronous stream")
 async def asynchronous() -> str:
-    other = anthropic.AsyncAnthropic(base_url=URL, api_key=KEY, timeout=TIMEOUT_S, max_retries=0)
+    other: Any = anthropic.AsyncAnthropic(base_url=URL, api_key=KEY, timeout=TIMEOUT_S, max_retries=0)
     async with other, other.messages.stream(**MESSAGE) as stream:
         return require(await stream.get_final_text(), ITS_ANSWER)
 

@@ -8,7 +8,24 @@ import openai
 import pydantic
 from instructor.core import InstructorRetryException
 
-from tests.clients.flows import CAPITAL, KEY, MODEL, NOBODY, TIMEOUT_S, URL, WRONG_KEY, flow, raised, require, run
+from tests.clients.flows import (
+    CAPITAL,
+    CITIES,
+    CITY,
+    KEY,
+    MODEL,
+    NOBODY,
+    TIMEOUT_S,
+    TOOL,
+    TOOL_DESCRIPTION,
+    URL,
+    WEATHER,
+    WRONG_KEY,
+    flow,
+    raised,
+    require,
+    run,
+)
 
 
 class Capital(pydantic.BaseModel):
@@ -17,86 +34,86 @@ class Capital(pydantic.BaseModel):
     city: Literal["Rome", "Paris"]
 
 
-def over_chat(mode: Any, key: str = KEY) -> Any:
+Weather = pydantic.create_model(TOOL, __doc__=TOOL_DESCRIPTION, city=(str, ...))
+"""What is read from the arguments of a call. Their schema binds no model, so this is a call that the demo model knows.
+"""
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 100}
+
+
+def over_openai(mode: Any, key: str = KEY) -> Any:
     client = openai.OpenAI(base_url=f"{URL}/v1", api_key=key, timeout=TIMEOUT_S, max_retries=0)
     return instructor.from_openai(client, mode=mode)
 
 
-def over_messages(mode: Any, key: str = KEY) -> Any:
+def over_anthropic(key: str = KEY) -> Any:
     client = anthropic.Anthropic(base_url=URL, api_key=key, timeout=TIMEOUT_S, max_retries=0)
-    return instructor.from_anthropic(client, mode=mode)
+    return instructor.from_anthropic(client, mode=instructor.Mode.ANTHROPIC_TOOLS)
 
 
-def read(client: Any, model: str = MODEL, **more: Any) -> Any:
-    asked = [{"role": "user", "content": CAPITAL}]
-    return client.create(model=model, messages=asked, response_model=Capital, max_retries=1, **more)
-
-
-def require_read(client: Any, **more: Any) -> str:
-    answer = read(client, **more)
-    assert isinstance(answer, Capital)
-    return str(answer)
+def asking(text: str, kind: Any, **more: Any) -> dict[str, Any]:
+    said = {"messages": [{"role": "user", "content": text}], "response_model": kind, "max_retries": 1}
+    return {"model": MODEL, **said, **more}
 
 
 @flow("chat: structured output by a call")
 def by_call() -> str:
-    return require_read(over_chat(instructor.Mode.TOOLS), temperature=0)
+    answer = over_openai(instructor.Mode.TOOLS).create(**asking(WEATHER, Weather, **GREEDY))
+    return require(answer.city, CITY)
 
 
 @flow("chat: structured output by a schema")
 def by_schema() -> str:
-    return require_read(over_chat(instructor.Mode.JSON_SCHEMA), temperature=0)
+    answer = over_openai(instructor.Mode.JSON_SCHEMA).create(**asking(CAPITAL, Capital, **GREEDY))
+    assert isinstance(answer, Capital)
+    return str(answer)
 
 
 @flow("chat: parts of an object in a stream")
 def partial() -> str:
-    asked = [{"role": "user", "content": CAPITAL}]
-    parts = list(
-        over_chat(instructor.Mode.JSON_SCHEMA).create_partial(
-            model=MODEL, messages=asked, response_model=Capital, temperature=0, max_retries=1
-        )
-    )
+    parts = list(over_openai(instructor.Mode.JSON_SCHEMA).create_partial(**asking(CAPITAL, Capital, **GREEDY)))
     assert len(parts) > 1
-    require(parts[-1].city, "")
+    assert parts[-1].city in CITIES
     return str(parts[-1])
 
 
-@flow("chat: answer, with the completion")
+@flow("chat: structured output, with the completion")
 def with_completion() -> str:
-    asked = [{"role": "user", "content": CAPITAL}]
-    answer, completion = over_chat(instructor.Mode.TOOLS).create_with_completion(
-        model=MODEL, messages=asked, response_model=Capital, temperature=0
-    )
-    assert completion.usage.completion_tokens > 0
+    client = over_openai(instructor.Mode.JSON_SCHEMA)
+    answer, completion = client.create_with_completion(**asking(CAPITAL, Capital, **GREEDY))
+    assert completion.usage.completion_tokens > 1
     return str(answer)
 
 
 @flow("chat: unknown model")
 def unknown_model() -> str:
-    error = raised(InstructorRetryException, lambda: read(over_chat(instructor.Mode.TOOLS), model=NOBODY))
-    return require(str(error), "model_not_found")
+    client, body = over_openai(instructor.Mode.TOOLS), asking(CAPITAL, Capital) | {"model": NOBODY}
+    return require(str(raised(InstructorRetryException, lambda: client.create(**body))), "model_not_found")
 
 
 @flow("chat: wrong key")
 def wrong_key() -> str:
-    error = raised(InstructorRetryException, lambda: read(over_chat(instructor.Mode.TOOLS, key=WRONG_KEY)))
+    client = over_openai(instructor.Mode.TOOLS, key=WRONG_KEY)
+    error = raised(InstructorRetryException, lambda: client.create(**asking(CAPITAL, Capital)))
     return require(str(error), "invalid_api_key")
 
 
-@flow("responses: structured output")
-def over_responses() -> str:
-    return require_read(over_chat(instructor.Mode.RESPONSES_TOOLS), temperature=0)
+@flow("responses: structured output by a call")
+def of_responses() -> str:
+    client = over_openai(instructor.Mode.RESPONSES_TOOLS)
+    answer = client.create(**asking(WEATHER, Weather, temperature=0, max_output_tokens=100))
+    return require(answer.city, CITY)
 
 
 @flow("messages: structured output by a call")
 def of_messages() -> str:
-    return require_read(over_messages(instructor.Mode.ANTHROPIC_TOOLS), max_tokens=60)
+    body = asking(WEATHER, Weather, max_tokens=100, extra_body={"temperature": 0})
+    return require(over_anthropic().create(**body).city, CITY)
 
 
 @flow("messages: wrong key")
 def wrong_key_of_messages() -> str:
-    client = over_messages(instructor.Mode.ANTHROPIC_TOOLS, key=WRONG_KEY)
-    error = raised(InstructorRetryException, lambda: read(client, max_tokens=60))
+    client = over_anthropic(key=WRONG_KEY)
+    error = raised(InstructorRetryException, lambda: client.create(**asking(CAPITAL, Capital, max_tokens=100)))
     return require(str(error), "authentication_error")
 
 

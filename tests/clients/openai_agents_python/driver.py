@@ -62,11 +62,12 @@ def client(key: str = KEY) -> Any:
     return openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key=key, timeout=TIMEOUT_S, max_retries=0)
 
 
-def agent(model: Any, name: str = MODEL, key: str = KEY, store: bool = True, **settings: Any) -> Any:
+def agent(model: Any, name: str = MODEL, key: str = KEY, made: dict[str, Any] | None = None, **settings: Any) -> Any:
+    """`made`: further settings of the model."""
     return Agent(
         name="Helper",
         model=model(model=name, openai_client=client(key)),
-        model_settings=ModelSettings(temperature=0, store=store),
+        model_settings=ModelSettings(**{"temperature": 0, "max_tokens": 100} | (made or {})),
         **settings,
     )
 
@@ -102,7 +103,7 @@ async def turns(model: Any, session: Any) -> str:
 
 async def cancelled(model: Any) -> str:
     """`cancel` of a run ends its events and its request. A response that is stored would go on."""
-    result, seen = Runner.run_streamed(agent(model, store=False), LONG), 0
+    result, seen = Runner.run_streamed(agent(model, made={"store": False, "max_tokens": 3000}), LONG), 0
     async for event in result.stream_events():
         if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
             seen += 1

@@ -41,8 +41,8 @@ class Answer(pydantic.BaseModel):
 
 
 BASE = f"{URL}/v1"
-client = openai.OpenAI(base_url=BASE, api_key=KEY, timeout=TIMEOUT_S, max_retries=0)
-stranger = openai.OpenAI(base_url=BASE, api_key=WRONG_KEY, timeout=TIMEOUT_S, max_retries=0)
+client: Any = openai.OpenAI(base_url=BASE, api_key=KEY, timeout=TIMEOUT_S, max_retries=0)
+stranger: Any = openai.OpenAI(base_url=BASE, api_key=WRONG_KEY, timeout=TIMEOUT_S, max_retries=0)
 FUNCTION = {"name": TOOL, "description": TOOL_DESCRIPTION, "parameters": PARAMETERS}
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": CAPITAL}], "temperature": 0}
 RESPONSE: dict[str, Any] = {"model": MODEL, "input": CAPITAL, "temperature": 0}
@@ -78,8 +78,9 @@ def chat_stream() -> str:
 
 @flow("chat: asynchronous stream")
 async def chat_async() -> str:
-    async with openai.AsyncOpenAI(base_url=BASE, api_key=KEY, timeout=TIMEOUT_S, max_retries=0) as asynchronous:
-        stream = await asynchronous.chat.completions.create(**CHAT, stream=True)
+    other: Any = openai.AsyncOpenAI(base_url=BASE, api_key=KEY, timeout=TIMEOUT_S, max_retries=0)
+    async with other:
+        stream = await other.chat.completions.create(**CHAT, stream=True)
         parts = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
     return require("".join(parts), ITS_ANSWER)
 

@@ -21,9 +21,10 @@ class Told:
 
     def __init__(self, *, has_tools: bool = True) -> None:
         self.groups: list[int] = []
-        session = SimpleNamespace(await_tools=self.groups.append)
-        self.call = cast(Call, SimpleNamespace(has_tools=has_tools, sessions=[session]))
-        self.call.awaits_tools = lambda group: Call.awaits_tools(self.call, group)  # type: ignore[method-assign]
+        sessions = [SimpleNamespace(await_tools=self.groups.append)]
+        known = SimpleNamespace(has_tools=has_tools, sessions=sessions)
+        known.awaits_tools = lambda group: Call.awaits_tools(self.call, group)
+        self.call: Call = cast(Call, known)
 
     async def answer(self, answer: Any) -> Any:
         async def answering() -> Any:

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.retention.return_times import EDGES_S, MOST_COUNTED, MOST_KINDS, Ending, Kind, ReturnTimes
+from router.retention.return_times import EDGES_S, MOST_COUNTED, MOST_KINDS, AnswerEnding, ReturnKind, ReturnTimes
 
-TOOL, STOP = Kind(Ending.TOOL), Kind(Ending.STOP)
+TOOL, STOP = ReturnKind(AnswerEnding.TOOL), ReturnKind(AnswerEnding.STOP)
 
 
 def test_tool_calls_are_kept_for_some_seconds_and_chats_are_not_before_anything_is_learned() -> None:
@@ -29,7 +29,7 @@ def test_tools_after_which_nobody_comes_back_are_not_kept() -> None:
 
 
 def test_answers_of_agents_that_call_no_tools_are_kept_once_they_are_known() -> None:
-    times, agent = ReturnTimes(), Kind(Ending.STOP, tenant=3)
+    times, agent = ReturnTimes(), ReturnKind(AnswerEnding.STOP, tenant=3)
     for _ in range(60):
         times.returned(agent, 1.5)
     assert times.keep_s(agent) >= 2.0
@@ -48,9 +48,9 @@ def test_habits_that_change_are_followed() -> None:
 def test_number_of_kinds_is_bounded() -> None:
     times = ReturnTimes()
     for tenant in range(2 * MOST_KINDS):
-        times.returned(Kind(Ending.STOP, tenant), 1.0)
-        times.keep_s(Kind(Ending.STOP, tenant))
-    assert times.keep_s(Kind(Ending.TOOL, 10 * MOST_KINDS)) == times.keep_s(TOOL)
+        times.returned(ReturnKind(AnswerEnding.STOP, tenant), 1.0)
+        times.keep_s(ReturnKind(AnswerEnding.STOP, tenant))
+    assert times.keep_s(ReturnKind(AnswerEnding.TOOL, 10 * MOST_KINDS)) == times.keep_s(TOOL)
 
 
 @given(st.lists(st.floats(0.0, 1e6) | st.none(), max_size=1500), st.floats(0.0, 1e6))
