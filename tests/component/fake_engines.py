@@ -127,6 +127,9 @@ class FakeSession:
     def release_after(self, granted: "asyncio.Future[Any]") -> None:
         self._granted = granted
 
+    def await_tools(self, group: int) -> None:
+        """No worker is told: there are no KV blocks to keep."""
+
     async def run(self) -> AsyncGenerator[TokenDelta, None]:
         num_delivered = 0
         try:
