@@ -100,7 +100,7 @@ def test_who_leaves_while_waiting_leaves_nothing() -> None:
     assert all(worker.num_placed == 0 for worker in state.view(2.0).workers)
 
 
-@settings(deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 300), st.integers(1, 3))
 def test_those_who_waited_are_all_answered_and_no_worker_gets_more_than_it_takes(num_waiting: int, number: int) -> None:
     state = RouterState()

@@ -416,6 +416,7 @@ async def test_memory_is_bounded_and_the_disk_keeps_the_rest(
 ) -> None:
     monkeypatch.setattr(record_queue, "MAX_IN_MEMORY", 50)
     monkeypatch.setattr(record_queue, "SEGMENT_BYTES", 10_000)
+    monkeypatch.setattr(recorder, "INTERVAL_S", 0.0)  # each segment is a batch of its own
     away = AwayStore()
     made = UsageRecorder(away.reached, folder, "i0")
     rows = [a_row() for _ in range(1000)]
