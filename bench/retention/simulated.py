@@ -79,12 +79,10 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def workload_of(load: Load, cluster: Cluster, seed: int) -> list[SimRequest]:
-    chat = MIXES["chat"]
+    mix = msgspec.structs.replace(MIXES["chat"], rate_per_s=load.chats_per_s)  # people think as long at any rate
     num_chats = int(1.2 * load.chats_per_s * load.duration_s)
-    scale = load.chats_per_s / chat.rate_per_s
     chats = [
-        msgspec.structs.replace(row, arrival_s=row.arrival_s / scale, tenant=CHATS)
-        for row in generate(chat, num_chats, seed, starts_in_equilibrium=True)
+        msgspec.structs.replace(row, tenant=CHATS) for row in generate(mix, num_chats, seed, starts_in_equilibrium=True)
     ]
     agents = AgentTasks(tasks_per_s=load.tasks_per_s)
     return with_chats(agents, chats, load.duration_s, slo_of(SLOS, cluster.isolated_prefill_s), seed)
@@ -128,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kv", type=int, default=0, help="KV memory of a worker in tokens, instead of the device's")
     parser.add_argument("--share", type=float, default=0.5, help="kept_share of the variant with retention")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each variant, with other tasks and chats")
+    parser.add_argument("--first-seed", type=int, default=0, help="seed of the first of them")
     parser.add_argument("--only", choices=[variant.name for variant in VARIANTS], help="one variant alone")
     options = parser.parse_args(arguments)
     hardware = Hardware(
@@ -138,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     load = Load(tasks_per_s=options.tasks, chats_per_s=options.chats, duration_s=options.duration)
     rows = [HEADING]
-    for seed in range(options.seeds):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         for variant in VARIANTS:
             if options.only in (None, variant.name):
                 rows.append(row(f"{variant.name} ({seed})", run(variant, hardware, load, seed)))

@@ -1,7 +1,9 @@
 """Which conversations' KV blocks an engine keeps, until when, and what their next prompts say of it. Pure.
 
 A conversation is known by the KV blocks of its last prompt: a later prompt that begins with them is its next step. So
-nobody has to name it, and a wrong, late or repeated word about an ending costs hits at most.
+nobody has to name it, and a wrong, late or repeated word about an ending costs hits at most. A prompt that ends with
+the same block is no next step but another conversation, as with a short question behind a system prompt. Then the block
+names neither.
 
 - `ended`: an answer has ended. If conversations of its kind come back soon, the blocks of prompt and answer are kept.
 - `awaits`: the answer has called tools, as is known after its text was read.
@@ -27,6 +29,10 @@ from router.retention.return_times import EDGES_S, AnswerEnding, ReturnKind, Ret
 MOST_KNOWN: Final = 4096
 """Conversations that are known, kept or not. More takes memory (some 300 bytes each); fewer forgets conversations
 before they come back, so that their times are not learned.
+"""
+MOST_SHARED: Final = 1024
+"""Marks that are known to be of several conversations. More takes memory (some 100 bytes each); fewer forgets some, and
+takes another conversation for the next step of one again.
 """
 LEAST_COMMON: Final = 0.5
 """Share of a conversation's blocks that a prompt must begin with to count as an edited state of it. Lower takes other
@@ -87,6 +93,8 @@ class KeptConversations:
         self._num_chained = 0
         """Blocks in their chains."""
         self._kept: dict[WaitingConversation, None] = {}
+        self._shared: dict[bytes, None] = {}
+        """Marks that name no conversation, because prompts of several end with this block: a system prompt, mostly."""
         self._wanted: dict[bytes, int] = {}
         """Number of kept conversations that have a block."""
 
@@ -99,6 +107,8 @@ class KeptConversations:
         if not 0 < num_prompt <= len(chain):
             return
         mark = chain[num_prompt - 1][-KEY_BYTES:]
+        if mark in self._shared:
+            return
         if (before := self._known.get(mark)) is not None:
             self._let_go(before)
             self._forget(before)
@@ -122,6 +132,9 @@ class KeptConversations:
         """A prompt has come. The conversation whose blocks are kept for it until `admitted`, if there is one."""
         conversation = self._before(chain)
         if conversation is None:
+            return None
+        if chain[-1][-KEY_BYTES:] == conversation.mark:  # the prompt does not go on after it
+            self._share(conversation)
             return None
         self._times.returned(conversation.kind, now - conversation.ended_at)
         self._forget(conversation)
@@ -170,6 +183,8 @@ class KeptConversations:
         assert self._num_chained == sum(len(each.chain) for each in self._chained)
         assert self._num_chained <= self._known_blocks
         assert len(self._known) <= MOST_KNOWN
+        assert len(self._shared) <= MOST_SHARED
+        assert not self._shared.keys() & self._known.keys()
 
     # ---- keeping
 
@@ -252,6 +267,14 @@ class KeptConversations:
             if common <= len(blocks) and blocks[common - 1] == last and conversation.expires_at < inf:
                 return conversation if common >= LEAST_COMMON * len(blocks) else None
         return None
+
+    def _share(self, conversation: WaitingConversation) -> None:
+        """Prompts of several conversations end with the same block, so that it names none of them."""
+        if len(self._shared) >= MOST_SHARED:
+            del self._shared[next(iter(self._shared))]
+        self._shared[conversation.mark] = None
+        self._let_go(conversation)
+        self._forget(conversation)
 
     def _forget(self, conversation: WaitingConversation) -> None:
         """Do not take later prompts for its next step."""

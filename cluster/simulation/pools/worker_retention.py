@@ -2,7 +2,6 @@
 
 from zlib import crc32
 
-from cluster.messages.retention import RetentionCounts
 from cluster.simulation.engine.engine_request import EngineRequest, Moment
 from cluster.simulation.engine.engine_setting import EngineSetting
 from cluster.simulation.engine.kv_cache import KvCache
@@ -21,10 +20,6 @@ class WorkerRetention:
         most = int(setting.kept_share * num_blocks)
         self._kept = KeptConversations(most, num_blocks, cache, ReturnTimes()) if most else None
         self._returned: dict[EngineRequest, WaitingConversation] = {}
-
-    @property
-    def counts(self) -> RetentionCounts:
-        return RetentionCounts() if self._kept is None else self._kept.counts
 
     def came(self, request: EngineRequest, now: float) -> None:
         if (kept := self._due(now)) is not None and (back := kept.came(request.block_hashes, now)) is not None:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from cluster.config.pools import DiskTierConfig, PoolConfig, TiersConfig
-from cluster.engine_core.engine_hints import ENGINE_KIND
+from cluster.engine_core.engine_hints import ENGINE_KIND, KEPT_SHARE
 from cluster.engine_core.token_pipe import TOKEN_PIPE
 from cluster.messages.ids import Pool
 from kvtransfer.lease_terms import engine_lease_s
@@ -40,6 +40,7 @@ def test_pool_without_tiers_has_nixl_alone() -> None:
             GRAMMARS: {"step_ms": 20.0, "burst_ms": 100.0, "compile_timeout_s": 30.0},
             ENGINE_KIND: "a-kind",
             TOKEN_PIPE: "/a/pipe",
+            KEPT_SHARE: 0.0,
         },
     }
 

@@ -146,6 +146,21 @@ def test_prompt_that_was_not_computed_is_not_known() -> None:
     assert table.came(chain("a", "b"), 1.0) is None
 
 
+def test_chats_that_end_with_the_same_system_prompt_are_not_taken_for_next_steps_of_each_other() -> None:
+    """Questions shorter than a block. Else chats would seem to come back at once, and would be kept."""
+    table, order = a_table()
+    for chat in range(300):
+        table.came(chain("sys", "tem"), float(chat))
+        table.ended(chain("sys", "tem"), 2, 0, chat + 0.5)
+        table.validate()
+    for chat in range(300, 600):
+        table.came(chain("sys", "tem", f"{chat}"), float(chat))
+        table.ended(chain("sys", "tem", f"{chat}"), 3, 0, chat + 0.5)
+        table.validate()
+    assert not order.kept
+    assert table.counts.returned == table.counts.expired == 0
+
+
 STEP = st.tuples(
     st.sampled_from(["ended", "awaits", "came", "admitted", "expire"]),
     st.lists(st.sampled_from("abc"), min_size=1, max_size=12),
