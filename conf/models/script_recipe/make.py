@@ -8,15 +8,29 @@ import argparse
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import AddedToken, Tokenizer
 
 from chat import ADDED_TOKENS, CHAT_TEMPLATE, END_OF_TEXT, TURN_END, TURN_START
 from weights import POSITIONS, Weights, config
 
 DEMO = Path(__file__).resolve().parents[1] / "baton-demo"
+
+
+def extended(tokenizer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, int], int]:
+    """The tokenizer with the markers behind its other tokens, the ids of all markers, and the number of ids.
+
+    The ids are given here, because the library counts from the number of tokens, which may be an id that is taken.
+    """
+    known = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    first = max(*known.values(), *tokenizer["model"]["vocab"].values()) + 1
+    markers = {name: first + number for number, name in enumerate(ADDED_TOKENS)}
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    added = [{"id": token_id, "content": name, **plain} for name, token_id in markers.items()]
+    ids = markers | {name: known[name] for name in (TURN_START, TURN_END, END_OF_TEXT)}
+    return tokenizer | {"added_tokens": [*tokenizer["added_tokens"], *added]}, ids, first + len(markers)
 
 
 def main() -> None:
@@ -26,11 +40,8 @@ def main() -> None:
     made = out.with_name(out.name + ".new")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
-    tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
-    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in ADDED_TOKENS])
-    ids = {name: tokenizer.token_to_id(name) for name in (*ADDED_TOKENS, TURN_START, TURN_END, END_OF_TEXT)}
-    num_tokens = max(tokenizer.get_vocab().values()) + 1
-    tokenizer.save(str(made / "tokenizer.json"))
+    tokenizer, ids, num_tokens = extended(json.loads((DEMO / "tokenizer.json").read_text()))
+    (made / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False) + "\n")
     settings = json.loads((DEMO / "tokenizer_config.json").read_text())
     settings |= {"chat_template": CHAT_TEMPLATE, "model_max_length": POSITIONS}
     (made / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")

@@ -26,6 +26,14 @@ class Scripted:
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
 
+    def tokens_of_the_demo_model(self) -> dict[int, str]:
+        demo: Any = AutoTokenizer.from_pretrained(REPO_ROOT / "conf/models/baton-demo")
+        return {token_id: token for token, token_id in demo.get_vocab().items()}
+
+    def shared_tokens(self) -> dict[int, str]:
+        own = {token_id: token for token, token_id in self._tokenizer.get_vocab().items()}
+        return {token_id: own[token_id] for token_id in self.tokens_of_the_demo_model()}
+
     def prompt(self, messages: list[Message], is_answered: bool = False) -> str:
         text: str = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=not is_answered)
         return text
@@ -79,6 +87,11 @@ def test_latest_script_counts(scripted: Scripted) -> None:
 
 def test_message_without_script_gets_a_fixed_sentence(scripted: Scripted) -> None:
     assert scripted.answer([user("Who are you? [end] [step 2]")]) == OTHERWISE + "<|im_end|>"
+
+
+def test_tokens_of_words_are_no_markers(scripted: Scripted) -> None:
+    """All tokens of the demo model are those of the same texts here."""
+    assert scripted.shared_tokens() == scripted.tokens_of_the_demo_model()
 
 
 def test_position_in_a_long_prompt_makes_no_difference(scripted: Scripted) -> None:

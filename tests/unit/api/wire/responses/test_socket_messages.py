@@ -40,7 +40,7 @@ def test_wrong_messages_are_refused(wrong: dict[str, Any]) -> None:
     assert caught.value.param in wrong
 
 
-@pytest.mark.parametrize("message", [None, [], {}, {"stream_id": 5}, {"stream_id": "x" * 65}])
+@pytest.mark.parametrize("message", [None, [], {}, {"stream_id": 5}, {"stream_id": "x" * 257}])
 def test_what_names_no_stream_has_none(message: Any) -> None:
     assert stream_id_of(message) is None
 
