@@ -15,7 +15,8 @@ from tests.expected import of_kind
 
 PUBLIC = an_app(FakeFrontend())
 ADMIN = an_admin_app(PUBLIC)
-ON_BOTH = {"/healthz"}
+ON_BOTH = {"/", "/healthz"}
+"""The page, where the public port has only HEAD, by which clients ask whether a server is there."""
 OF_TENANT = {"authorization": f"Bearer {new_key(bytes(range(48))).text}"}
 
 
@@ -43,7 +44,7 @@ def test_admin_port_has_all_that_operators_ask() -> None:
     assert len([path for path in paths if path.startswith("/admin/")]) >= 10
 
 
-def test_ports_have_no_route_in_common_but_the_check_of_health() -> None:
+def test_ports_have_no_route_in_common_but_what_says_that_they_are_there() -> None:
     public = {str(getattr(route, "path")) for route in PUBLIC.routes}  # noqa: B009  # WebSockets, too
     assert public & {path for _, path in ROUTES} == ON_BOTH
     assert {path for path in public if not path.startswith(HAS_TENANTS)} == {
@@ -90,6 +91,11 @@ async def test_with_it_every_route_answers(method: str, path: str) -> None:
 async def test_public_port_knows_none_of_them_even_with_the_admin_key(method: str, path: str) -> None:
     answer = await asked(PUBLIC, method, path, OPERATOR)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_url")
+
+
+async def test_public_port_has_no_page() -> None:
+    answer = await asked(PUBLIC, "GET", "/", OPERATOR)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "HEAD")
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/models"), ("POST", "/v1/chat/completions")])

@@ -1,5 +1,6 @@
 """Tokens of the reasoning: the ledger has as many as the client is told, whatever becomes of the answer."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -48,10 +49,12 @@ class Reasoner(NamedTuple):
             return (await self.ask(**fields)).json()["usage"]
         return chunks(await self.ask(stream=True, stream_options={"include_usage": True}, **fields))[-1]["usage"]
 
-    @property
-    def charged(self) -> list[tuple[int, int]]:
-        """The generated tokens and the tokens of the reasoning of each row."""
-        return [(row.generated_tokens, row.reasoning_tokens) for row in self.recorder.rows]
+    async def charged(self) -> list[tuple[int, int]]:
+        """The generated tokens and the tokens of the reasoning of each row. Rows are made after the last byte."""
+        recorder = self.recorder
+        while not recorder.openings or {one.id for one in recorder.openings} - {row.id for row in recorder.rows}:
+            await asyncio.sleep(0)
+        return [(row.generated_tokens, row.reasoning_tokens) for row in recorder.rows]
 
 
 @asynccontextmanager
@@ -83,7 +86,7 @@ async def test_ledger_has_as_many_tokens_as_the_client_is_told(prompt: str, stre
             for num_sequences in (1, 2):
                 usage = await model.told(stream=stream, n=num_sequences)
                 told = usage["completion_tokens"], usage["completion_tokens_details"]["reasoning_tokens"]
-                assert model.charged[-1] == told
+                assert (await model.charged())[-1] == told
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
@@ -97,7 +100,7 @@ async def test_parser_that_reads_tokens_counts_alike(stream: bool, monkeypatch: 
         for num_sequences in (1, 2):
             usage = await model.told(stream=stream, n=num_sequences)
             told = usage["completion_tokens"], usage["completion_tokens_details"]["reasoning_tokens"]
-            assert model.charged[-1] == told
+            assert (await model.charged())[-1] == told
             assert told[1] == num_sequences * num_thought
 
 
@@ -105,6 +108,7 @@ async def test_reasoning_is_a_part_of_the_answer_and_has_its_price() -> None:
     async with reasoner(reasoning_parser="qwen3") as model:
         model.engines.says(THOUGHT)
         await model.ask()
+        await model.charged()
         (row,) = model.recorder.rows
         assert 0 < row.reasoning_tokens < row.generated_tokens
         assert row.cost_micros == row.prompt_tokens + 2 * row.generated_tokens + row.reasoning_tokens
@@ -120,7 +124,7 @@ async def test_answer_that_is_cut_has_the_reasoning_until_then(stream: bool) -> 
         body = {"model": "baton-demo", "messages": [{"role": "user", "content": "Where is Paris?"}], "stream": stream}
         await model.client.post(CHAT, json=body)
         num_given = len(model.engines.deltas)
-        assert model.charged == [(num_given, num_given - num_marker)]
+        assert await model.charged() == [(num_given, num_given - num_marker)]
 
 
 async def test_without_a_parser_nothing_is_reasoning() -> None:
@@ -128,11 +132,11 @@ async def test_without_a_parser_nothing_is_reasoning() -> None:
         model.engines.says(THOUGHT)
         await model.ask()
         await model.client.post(COMPLETION, json={"model": "baton-demo", "prompt": "Paris"})
-        assert [reasoning for _, reasoning in model.charged] == [0, 0]
+        assert [reasoning for _, reasoning in await model.charged()] == [0, 0]
 
 
 async def test_completion_of_a_text_has_no_reasoning() -> None:
     async with reasoner(reasoning_parser="qwen3") as model:
         model.engines.says(THOUGHT)
         await model.client.post(COMPLETION, json={"model": "baton-demo", "prompt": "Paris"})
-        assert [reasoning for _, reasoning in model.charged] == [0]
+        assert [reasoning for _, reasoning in await model.charged()] == [0]
