@@ -20,6 +20,8 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {
     EVENT: TypeAdapter(RawMessageStreamEvent),
     ERROR: TypeAdapter(ErrorResponse),
 }
+_TOO_LARGE = "request_too_large"
+"""The type of the errors with status 413, in Anthropic's documentation. The models of its client lack it."""
 
 
 class Fault(NamedTuple):
@@ -34,6 +36,8 @@ def is_of_anthropic(schema: str) -> bool:
 
 def faults(schema: str, value: Any) -> Iterator[Fault]:
     """Where a body or an event deviates from the model."""
+    if schema == ERROR and value.get("error", {}).get("type") == _TOO_LARGE:
+        value = value | {"error": value["error"] | {"type": "invalid_request_error"}}
     try:
         model = _ADAPTERS[schema].validate_json(json.dumps(value), strict=True)
     except ValidationError as error:

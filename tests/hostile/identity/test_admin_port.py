@@ -93,11 +93,6 @@ async def test_public_port_knows_none_of_them_even_with_the_admin_key(method: st
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_url")
 
 
-async def test_public_port_has_no_page() -> None:
-    answer = await asked(PUBLIC, "GET", "/", OPERATOR)
-    assert (answer.status_code, answer.headers["allow"]) == (405, "HEAD")
-
-
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/models"), ("POST", "/v1/chat/completions")])
 async def test_public_port_refuses_the_admin_key(method: str, path: str) -> None:
     answer = await asked(PUBLIC, method, path, OPERATOR)

@@ -122,7 +122,7 @@ async def test_stored_response_of_a_lost_connection_is_found_by_its_id(client: A
 
 
 @pytest.mark.parametrize(
-    ("message", "param"), [({"background": True}, "background"), ({"stream_id": "x" * 65}, "stream_id")]
+    ("message", "param"), [({"background": True}, "background"), ({"stream_id": "x" * 257}, "stream_id")]
 )
 async def test_what_a_socket_does_not_have_is_refused(client: AsyncOpenAI, message: dict[str, Any], param: str) -> None:
     async with client.responses.connect() as connection:

@@ -144,8 +144,9 @@ def raw(client: httpx.AsyncClient, path: str, headers: dict[str, str] | None = N
 
 async def test_public_port_has_no_page() -> None:
     async with a_client(an_app(FakeFrontend())) as client:
-        for path in FILES.paths | {"/baton/live"}:
+        for path in FILES.paths - {"/"} | {"/baton/live"}:
             assert (await client.get(path)).status_code == 404
+        assert (await client.get("/")).status_code == 405  # HEAD alone
 
 
 def test_all_files_of_the_folder_are_served() -> None:
