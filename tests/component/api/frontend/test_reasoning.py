@@ -53,7 +53,7 @@ class Reasoner(NamedTuple):
         """The generated tokens and the tokens of the reasoning of each row. Rows are made after the last byte."""
         recorder = self.recorder
         while not recorder.openings or {one.id for one in recorder.openings} - {row.id for row in recorder.rows}:
-            await asyncio.sleep(0)  # noqa: ASYNC110  # the recorder tells nobody
+            await asyncio.sleep(0)  # the recorder tells nobody
         return [(row.generated_tokens, row.reasoning_tokens) for row in recorder.rows]
 
 
