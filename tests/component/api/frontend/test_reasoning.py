@@ -52,8 +52,9 @@ class Reasoner(NamedTuple):
     async def charged(self) -> list[tuple[int, int]]:
         """The generated tokens and the tokens of the reasoning of each row. Rows are made after the last byte."""
         recorder = self.recorder
-        while not recorder.openings or {one.id for one in recorder.openings} - {row.id for row in recorder.rows}:
-            await asyncio.sleep(0)  # the recorder tells nobody
+        opened, ended = recorder.openings, recorder.rows
+        while not opened or {one.id for one in opened} - {row.id for row in ended}:  # noqa: ASYNC110  # nobody is told
+            await asyncio.sleep(0)
         return [(row.generated_tokens, row.reasoning_tokens) for row in recorder.rows]
 
 
