@@ -131,6 +131,10 @@ CLIENTS = (
         ("ai", "@ai-sdk/openai-compatible", "@ai-sdk/openai", "@ai-sdk/anthropic"),
         '`createOpenAICompatible({baseURL: "http://localhost:8000/v1"})`, `createOpenAI` likewise; '
         '`createAnthropic({baseURL: "http://localhost:8000/v1"})`',
+        (
+            "Structured output over `messages` calls a tool without `strict`. Nothing binds the arguments to the schema, "
+            "and the demo model does not fill it.",
+        ),
     ),
 )
 

@@ -107,7 +107,6 @@ flow("responses: cancel in mid-stream", () => cancelled(openai(KEY)(MODEL)));
 flow("messages: answer", () => answer(anthropic(KEY)(MODEL)));
 flow("messages: stream", () => streamed(anthropic(KEY)(MODEL)));
 flow("messages: tools, with their result", () => withTool(anthropic(KEY)(MODEL)));
-flow("messages: structured output", () => structured(anthropic(KEY)(MODEL)));
 flow("messages: several turns", () => turns(anthropic(KEY)(MODEL)));
 flow("messages: unknown model", () => refused(anthropic(KEY)(NOBODY), 404));
 flow("messages: wrong key", () => refused(anthropic(WRONG_KEY)(MODEL), 401));
