@@ -132,8 +132,8 @@ CLIENTS = (
         '`createOpenAICompatible({baseURL: "http://localhost:8000/v1"})`, `createOpenAI` likewise; '
         '`createAnthropic({baseURL: "http://localhost:8000/v1"})`',
         (
-            "Structured output over `messages` calls a tool without `strict`. Nothing binds the arguments to the schema, "
-            "and the demo model does not fill it.",
+            "Structured output over `messages` calls a tool without `strict`. Nothing binds its arguments to the "
+            "schema, and the demo model does not fill it.",
         ),
     ),
 )
