@@ -35,6 +35,7 @@ from cluster.messages.reports import (
     TransferSample,
     WorkerLoad,
 )
+from cluster.messages.retention import ToolWait
 from cluster.messages.scaling import EngineReading, LoadReading, OfferedRequest, PoolReading, ScalingAsk
 from cluster.messages.scheduler_events import (
     EngineLostWith,
@@ -178,6 +179,7 @@ ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
     protocol.ANSWER: [None],
     protocol.START: [Start(1, GENERATE, a_handoff()), Start(2, GENERATE, None)],
     protocol.STOP: [1],
+    protocol.AWAIT_TOOLS: [ToolWait(bytes(8), 3)],
     protocol.FORGET: [None, PulledBlocks(P0), PulledBlocks(P0, LeaseId("lease"))],
     protocol.STEP: [list(enumerate(DELTAS))],
     protocol.STREAM_FAILED: [StreamFailed(1, ErrorMessage.of(WorkerBusy("full", "d0")))],
