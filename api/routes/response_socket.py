@@ -101,7 +101,7 @@ class _Answers:
         wanted = await checked(request, body.get("input"), lambda: request_of(body, truncation))
         previous = wanted.previous
         request.scope[BODY].add(self._memory.num_bytes_of(previous))
-        chain = self._memory.chain_of(previous)
+        chain = await self._memory.chain_of(previous)
         if chain is not None:
             wanted = following(wanted, chain)
         require_what_it_takes(request, wanted)
