@@ -65,6 +65,8 @@ class SocketLoop:
         if isinstance(arrived, Body) and len(self._waiting) >= MAX_WAITING:
             self._drop(arrived, "refused")
             arrived = TooManyRequests(f"{MAX_WAITING} messages of this connection wait already", WAITING_RETRY_S)
+        elif isinstance(arrived, ServingError):
+            WEBSOCKET_MESSAGES.labels("refused").inc()
         if isinstance(arrived, ServingError):
             await self._socket.send(error_message(arrived))
             return

@@ -95,7 +95,7 @@ class _Answers:
     async def _events(self, request: HTTPConnection, message: dict[str, Any]) -> AsyncGenerator[bytes, None]:
         """The events of the response that a message asks for. Raises ServingError."""
         principal_of(request).require(Right.INFERENCE)
-        body, _, generates = create_message_of(message)
+        body, generates = create_message_of(message)
         await check_constraints_of(request, body)
         truncation = services_of(request).context.config.default_truncation
         wanted = await checked(request, body.get("input"), lambda: request_of(body, truncation))

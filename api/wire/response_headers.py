@@ -42,7 +42,7 @@ the worker computed, and the number that the worker found in each source.
 """
 
 IGNORED = "x-baton-ignored"
-"""What of the request the model is not given: the types of the tools that Baton does not run."""
+"""What of the request the model is not given: the types of its tools that are no functions."""
 
 STALE = "x-baton-stale"
 """In a stale read, the age of the copy, in seconds."""

@@ -1,5 +1,6 @@
-"""vLLM's scheduler with two rules of Baton's: how long a step may be, and which prompt is computed first. The way of
-its outputs is in cluster/engine_scheduler/piping_scheduler.py, and what it keeps of them in keeping_scheduler.py.
+"""vLLM's scheduler with three rules of Baton's: how long a step may be, which prompt is computed first, and who gives
+up memory. The way of its outputs is in piping_scheduler.py, and which free KV blocks are taken last in
+keeping_scheduler.py.
 
 **Elastic steps.** While requests decode, a step computes as many prompt tokens beside them as their TPOT objectives
 allow (router/prediction/step_chunk.py), by what this engine's steps have taken so far

@@ -23,12 +23,6 @@ export const READ_PARTS = 3;
 export const NOBODY = "no-such-model";
 export const PARAMETERS = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
 export const CITIES = ["Rome", "Paris"];
-export const SCHEMA = {
-  type: "object",
-  properties: { city: { type: "string", enum: CITIES } },
-  required: ["city"],
-  additionalProperties: false,
-};
 
 const flows = [];
 

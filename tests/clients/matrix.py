@@ -40,7 +40,7 @@ def _section(client: Client) -> Iterator[str]:
     for surface, flows in by_surface(client).items():
         yield f"- **{surface}**: {'; '.join(flows)}"
     if client.left_out:
-        yield f"- **not tried**: {' '.join(client.left_out)}"
+        yield f"- **not possible, so not tried**: {' '.join(client.left_out)}"
     yield ""
 
 

@@ -16,7 +16,6 @@ TYPES = {
     413: "request_too_large",
     429: "rate_limit_error",
     500: "api_error",
-    504: "timeout_error",
     529: "overloaded_error",
 }
 """Anthropic's type of an error by its status. A further status below 500 has the type of 400, and above that of 500."""

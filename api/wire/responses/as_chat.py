@@ -31,9 +31,11 @@ def chat_body(request: dict[str, Any], model: str, items: Sequence[Item]) -> dic
         body["max_completion_tokens"] = request["max_output_tokens"]
     if (effort := (request.get("reasoning") or {}).get("effort")) is not None:
         body["reasoning_effort"] = effort
-    if request.get("tools"):
-        body["tools"] = functions_of(request["tools"])
-        body["tool_choice"] = _tool_choice(request.get("tool_choice") or "auto")
+    choice = _tool_choice(request.get("tool_choice") or "auto")
+    if functions := functions_of(request.get("tools") or ()):
+        body |= {"tools": functions, "tool_choice": choice}
+    elif choice not in ("auto", "none"):
+        raise InvalidRequest("the model must call a tool, and is given none", "tool_choice", "invalid_value")
     text = request.get("text") or {}
     if text.get("verbosity", "medium") != "medium":
         raise InvalidRequest("text.verbosity must be 'medium'", "text.verbosity", "unsupported_value")

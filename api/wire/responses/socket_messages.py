@@ -25,7 +25,6 @@ _NOT_FOUND_STATUS = 400
 class CreateMessage(NamedTuple):
     body: dict[str, Any]
     """The body of POST /v1/responses that the message stands for."""
-    stream_id: str | None
     generates: bool
     """False for a message that only prepares a response which the next one follows."""
 
@@ -55,8 +54,8 @@ def create_message_of(message: dict[str, Any]) -> CreateMessage:
         raise InvalidRequest(
             "responses in the background need POST /v1/responses", "background", "unsupported_parameter"
         )
-    stream_id, generates = message.get("stream_id"), message.get("generate", True)
-    if stream_id is not None and stream_id_of(message) is None:
+    generates = message.get("generate", True)
+    if message.get("stream_id") is not None and stream_id_of(message) is None:
         raise InvalidRequest(
             f"stream_id must be a text of at most {MAX_STREAM_ID} characters", "stream_id", "invalid_value"
         )
@@ -67,7 +66,7 @@ def create_message_of(message: dict[str, Any]) -> CreateMessage:
     body["stream"] = True
     if generates is False:
         body["store"] = False
-    return CreateMessage(body, stream_id, generates is not False)
+    return CreateMessage(body, generates is not False)
 
 
 def following(request: ResponseRequest, chain: ResponseChain) -> ResponseRequest:

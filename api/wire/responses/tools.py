@@ -1,8 +1,8 @@
 """The tools of a Responses request as functions of a chat completion. A model is given functions only.
 
 A `namespace` groups functions, which its client runs as it runs others. The model is given each of them by the name
-`namespace.function`, and a call of it is shown to the client with its namespace. No name of OpenAI's has a dot in it,
-so that a function in a namespace is never taken for another one.
+`namespace.function`, and a call of it is shown to the client with its namespace. OpenAI's names have no dots, and a
+function whose name is that of one in a namespace is refused.
 
 OpenAI has tools of further types. Baton leaves out those that clients offer whether or not an answer needs them, and
 refuses the others.
@@ -63,6 +63,9 @@ def offered(tools: Sequence[Any], choice: Any) -> Offered:
         else:
             _check(tool, f"tools[{number}]", _GIVEN)
             given.append(tool)
+    in_namespaces = calls_by_name(given)
+    if twice := [tool["name"] for tool in given if tool["type"] == "function" and tool["name"] in in_namespaces]:
+        raise InvalidRequest(f"two functions have the name {twice[0]!r}", "tools", "invalid_value")
     return Offered(given, tuple(dict.fromkeys(left_out)))
 
 

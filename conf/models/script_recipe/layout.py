@@ -1,8 +1,9 @@
 """Which dimension of the model's hidden state means what.
 
 The state consists of one-hot groups and of a token's code, which is a vector of +1 and -1. Its mean is 0 and its
-variance is 1 at each layer norm, so a layer norm changes nothing, and all arithmetic is exact in bfloat16. For that, a
-group that a layer fills later has a PLACE that is 1 before and 0 from then on, and PADDING makes up the rest.
+variance is 1 at each layer norm before the last attention, so these change nothing, and all arithmetic is exact in
+bfloat16. For that, a group that a layer fills later has a PLACE that is 1 before and 0 from then on, and PADDING makes
+up the rest. What the last attention copies has no PLACE: the layer norms after it scale all logits alike.
 """
 
 from dataclasses import dataclass

@@ -38,6 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     asked = _parsed(arguments)
     key = asked.key_file.read_text().strip() if asked.key_file.is_file() else "none"
     model = asked.model or _first_model(asked.url, key)
+    if asked.transcripts is not None:
+        asked.transcripts.mkdir(parents=True, exist_ok=True)
     all_ok = True
     for name in asked.only or AGENTS:
         for told in _flows_of(name, asked.url, key, model, asked.transcripts):
@@ -76,12 +78,19 @@ def _first_model(url: str, key: str) -> str:
         sys.exit(f"no model list from {url}: {error} (make script-model serve CONF=conf/agents.yaml starts a service)")
 
 
+def _agents(names: str) -> list[str]:
+    wanted = names.split(",")
+    if unknown := set(wanted) - AGENTS.keys():
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))} (known: {', '.join(AGENTS)})")
+    return wanted
+
+
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.clients.coding_agents", description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="base URL of the service, without /v1")
     parser.add_argument("--key-file", type=Path, default=REPO_ROOT / ".baton/data/api-key", help="file with an API key")
     parser.add_argument("--model", help="the first model of the service by default")
-    parser.add_argument("--only", action="append", choices=AGENTS, help="this agent; may be given several times")
+    parser.add_argument("--only", type=_agents, help="these agents, separated by commas")
     parser.add_argument("--transcripts", type=Path, help="folder for what the agents print")
     return parser.parse_args(arguments)
 

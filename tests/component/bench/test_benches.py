@@ -1,5 +1,6 @@
 """Benchmarks run seldom: each can at least be started."""
 
+import re
 import subprocess
 import sys
 
@@ -7,7 +8,10 @@ import pytest
 
 from cluster.repository import REPO_ROOT
 
-BENCHES = sorted(file.stem for file in (REPO_ROOT / "bench").glob("[a-z]*.py"))
+BENCHES = sorted(
+    {file.stem for file in (REPO_ROOT / "bench").glob("[a-z]*.py")}
+    | set(re.findall(r"-m bench\.([a-z_.]+)", (REPO_ROOT / "Makefile").read_text()))
+)
 START_ALL = """
 import os, runpy, sys, traceback
 import vllm.entrypoints.openai.chat_completion.protocol  # what takes long to import, once for all

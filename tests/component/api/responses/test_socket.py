@@ -135,3 +135,10 @@ async def test_events_name_the_stream_of_their_message(client: AsyncOpenAI) -> N
     async with client.responses.connect() as connection:
         events = await answered(connection, input="one", stream_id="main")
         assert {event.stream_id for event in events} == {"main"}
+
+
+async def test_tools_of_created_event_are_those_that_the_model_is_given(client: AsyncOpenAI) -> None:
+    look = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
+    async with client.responses.connect() as connection:
+        created, *_ = await answered(connection, input="one", tools=[{"type": "web_search"}, look])
+        assert [tool.name for tool in created.response.tools] == ["look"]

@@ -1,5 +1,6 @@
-"""What coding agents send is answered: each file of `agent_requests/` is the last request of an agent that has edited a
-file (`make agents`), with its long texts cut. docs/agents.md says which agents these are.
+"""What coding agents send is answered: each file of `agent_requests/` is the last request of an agent's run (`make
+agents`), with its long texts cut, and opencode_title.json is its request for a title. docs/agents.md says which agents
+these are.
 """
 
 import json

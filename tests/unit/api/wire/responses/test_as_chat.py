@@ -138,3 +138,12 @@ def test_what_a_chat_has_not_is_refused(request_: dict[str, Any], param: str) ->
     with pytest.raises(InvalidRequest) as caught:
         body(**request_)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("tools", [{}, {"tools": []}, {"tools": [{"type": "namespace", "name": "n", "tools": []}]}])
+def test_model_that_must_call_a_tool_and_has_none_is_refused(tools: dict[str, Any]) -> None:
+    assert "tools" not in body(**tools)
+    for choice in ("required", {"type": "function", "name": "look"}):
+        with pytest.raises(InvalidRequest) as caught:
+            body(**tools, tool_choice=choice)
+        assert caught.value.param == "tool_choice"

@@ -30,7 +30,7 @@ def test_marked_event_is_the_event_with_its_stream(stream_id: str, fields: dict[
 
 def test_message_without_generation_is_not_stored() -> None:
     found = create_message_of({"type": "response.create", "stream_id": "s", "generate": False, **BODY})
-    assert found == ({**BODY, "stream": True, "store": False}, "s", False)
+    assert found == ({**BODY, "stream": True, "store": False}, False)
 
 
 @pytest.mark.parametrize("wrong", [{"type": "x"}, {"background": True}, {"generate": 1.5}, {"stream_id": 5}])

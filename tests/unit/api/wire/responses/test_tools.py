@@ -46,6 +46,11 @@ def test_functions_of_a_namespace_have_its_name_and_its_description_once() -> No
     assert [tool["function"].get("description") for tool in functions_of([bare])] == ["Customers.", None]
 
 
+def test_function_that_has_the_name_of_one_in_a_namespace_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"crm\.look"):
+        offered([NAMESPACE, {"type": "function", "name": "crm.look"}], "auto")
+
+
 names = st.text("abc_-", min_size=1, max_size=3)
 
 
