@@ -3,7 +3,8 @@
     make bench-websockets [ARGS="--connections 10000"]
 
 The replica is a process of its own, with a model that gives tokens without an engine. Its memory is read before and
-after the connections are opened. Responses over both transports take turns, on one open connection each.
+after the connections are opened. Responses over both transports take turns, on one open connection each. The client is
+this program over a bare connection, so that no library's time is in a figure.
 """
 
 import argparse
@@ -13,12 +14,13 @@ import json
 import os
 import resource
 import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.fronts.free_ports import free_port
 
@@ -29,6 +31,11 @@ ROUNDS = 12
 OPENING = 200
 """Connections that are being opened at the same time."""
 OTHER_FILES = 200
+MOST_EVENT_BYTES = 16 << 20
+TASKS, STEPS, STEP_TOKENS = 4, 20, 50
+"""Tasks of an agent, its steps, and tokens of each answer."""
+FIRST_WORDS, RESULT_WORDS = 30_000, 300
+"""Words of a task's first input, and those that each further step adds."""
 BODY = {"model": "m", "input": "Hello", "store": False}
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -139,52 +146,149 @@ async def idle(connections: int) -> None:
         replica.close()
 
 
+class OverSse:
+    """POST /v1/responses on a connection that stays open, read without a client library."""
+
+    name = "SSE"
+
+    async def open(self, port: int) -> None:
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port, limit=MOST_EVENT_BYTES)
+
+    async def send(self, body: dict[str, Any]) -> int:
+        """Bytes that were sent."""
+        content = json.dumps(body | {"stream": True}).encode()
+        head = (
+            "POST /v1/responses HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer sk-bench\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        self._writer.write(head.encode() + content)
+        await self._writer.drain()
+        return len(head) + len(content)
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        while (line := await self._reader.readline()) != b"0\r\n":  # the end of the last chunk
+            if line.startswith(b"data: {"):
+                yield line.removeprefix(b"data: ")
+            elif not line:
+                raise SystemExit("the replica has closed the connection")
+        await self._reader.readline()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class OverSocket:
+    """A WebSocket, read without a client library."""
+
+    name = "WebSocket"
+
+    async def open(self, port: int) -> None:
+        (connection,) = await opened(port, 1)
+        self._reader, self._writer = await asyncio.open_connection(sock=connection)
+
+    async def send(self, body: dict[str, Any]) -> int:
+        """Bytes that were sent."""
+        content = json.dumps(body | {"type": "response.create"}).encode()
+        frame = struct.pack("!BBQ4x", 0x81, 0x80 | 127, len(content)) + content  # a text, masked with zeros
+        self._writer.write(frame)
+        await self._writer.drain()
+        return len(frame)
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        while True:
+            _, length = await self._reader.readexactly(2)
+            if length >= 126:
+                length = int.from_bytes(await self._reader.readexactly(2 if length == 126 else 8))
+            event = await self._reader.readexactly(length)
+            yield event
+            if b'"response.completed"' in event[:200]:
+                return
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+Transport = OverSse | OverSocket
+
+
+class Answered(NamedTuple):
+    first_s: float
+    """Time to the first token."""
+    cpu_s: float
+    """CPU time of the replica."""
+    num_sent: int
+    """Bytes."""
+    response: dict[str, Any]
+
+
+async def answered(replica: Replica, transport: Transport, body: dict[str, Any]) -> Answered:
+    began_s, began, first, event = replica.cpu_s(), time.perf_counter(), 0.0, b""
+    num_sent = await transport.send(body)
+    async for event in transport.events():
+        if not first and b'"response.output_text.delta"' in event[:200]:
+            first = time.perf_counter() - began
+    done = json.loads(event)
+    if done["type"] != "response.completed":
+        raise SystemExit(f"failed: {event[:300]!r}")
+    return Answered(first, replica.cpu_s() - began_s, num_sent, done["response"])
+
+
 async def against_sse() -> None:
-    import httpx
-    from websockets.asyncio.client import connect
-
+    """Single responses, in turns."""
     replica = Replica(100)
-    first_s: dict[str, list[float]] = {"SSE": [], "WebSocket": []}
-    cpu_us: dict[str, list[float]] = {"SSE": [], "WebSocket": []}
-
-    async def over_sse(client: httpx.AsyncClient) -> float:
-        began, first = time.perf_counter(), 0.0
-        async with client.stream("POST", "/v1/responses", json=BODY | {"stream": True}) as answer:
-            async for line in answer.aiter_lines():
-                if not first and line.startswith("event: response.output_text.delta"):
-                    first = time.perf_counter() - began
-        return first
-
-    async def over_socket(connection: Any) -> float:
-        began, first = time.perf_counter(), 0.0
-        await connection.send(json.dumps(BODY | {"type": "response.create"}))
-        async for event in connection:
-            if not first and '"response.output_text.delta"' in event[:200]:
-                first = time.perf_counter() - began
-            if '"response.completed"' in event[:200]:
-                break
-        return first
-
+    transports: list[Transport] = [OverSse(), OverSocket()]
+    measured: dict[str, list[Answered]] = {each.name: [] for each in transports}
     try:
-        url = f"127.0.0.1:{replica.port}"
-        async with (
-            httpx.AsyncClient(base_url=f"http://{url}", timeout=60) as client,
-            connect(f"ws://{url}/v1/responses", proxy=None, compression=None) as connection,
-        ):
-            for number in range(ROUNDS + 1):
-                ways = {"SSE": lambda: over_sse(client), "WebSocket": lambda: over_socket(connection)}
-                for name in list(ways) if number % 2 else reversed(list(ways)):
-                    began_s = replica.cpu_s()
-                    first = await ways[name]()
-                    if number:  # the first round warms up
-                        first_s[name].append(first)
-                        cpu_us[name].append(1e6 * (replica.cpu_s() - began_s) / TOKENS)
+        for transport in transports:
+            await transport.open(replica.port)
+        for number in range(ROUNDS + 1):
+            for transport in transports if number % 2 else reversed(transports):
+                one = await answered(replica, transport, BODY)
+                if number:  # the first round warms up
+                    measured[transport.name].append(one)
+        for transport in transports:
+            transport.close()
     finally:
         replica.close()
-    for name in first_s:
+    for name, answers in measured.items():
+        cpu_us = [1e6 * one.cpu_s / TOKENS for one in answers]
         print(
-            f"{name:>9}: {median(cpu_us[name]):.1f} us of CPU per token ({min(cpu_us[name]):.1f} to "
-            f"{max(cpu_us[name]):.1f}), first token after {1000 * median(first_s[name]):.2f} ms"
+            f"{name:>9}: {median(cpu_us):.1f} us of CPU per token ({min(cpu_us):.1f} to {max(cpu_us):.1f}), first "
+            f"token after {1000 * median(one.first_s for one in answers):.2f} ms, of {ROUNDS} responses"
+        )
+
+
+async def steps_of_an_agent() -> None:
+    """Steps behind a growing input, which SSE sends whole, and WebSockets continue on their connection."""
+    replica = Replica(100)
+    transports: list[Transport] = [OverSse(), OverSocket()]
+    measured: dict[str, list[Answered]] = {each.name: [] for each in transports}
+    first = [{"role": "user", "content": "word " * FIRST_WORDS}]
+    try:
+        for transport in transports:
+            await transport.open(replica.port)
+        for task in range(TASKS + 1):
+            for transport in transports if task % 2 else reversed(transports):
+                sent: list[Any] = list(first)
+                body: dict[str, Any] = BODY | {"max_output_tokens": STEP_TOKENS, "input": sent}
+                for _ in range(STEPS):
+                    one = await answered(replica, transport, body)
+                    if task:  # the first task warms up
+                        measured[transport.name].append(one)
+                    new = [{"role": "user", "content": "word " * RESULT_WORDS}]
+                    sent += [*one.response["output"], *new]
+                    if isinstance(transport, OverSocket):
+                        body |= {"previous_response_id": one.response["id"], "input": new}
+        for transport in transports:
+            transport.close()
+    finally:
+        replica.close()
+    print(f"{STEPS} steps behind {FIRST_WORDS} words, each with {RESULT_WORDS} further ones:")
+    for name, answers in measured.items():
+        print(
+            f"{name:>9}: {1000 * sum(one.cpu_s for one in answers) / len(answers):.1f} ms of CPU and "
+            f"{sum(one.num_sent for one in answers) / len(answers) / 1024:.1f} KiB sent per step, first token after "
+            f"{1000 * median(one.first_s for one in answers):.2f} ms, of {TASKS} tasks"
         )
 
 
@@ -200,6 +304,7 @@ def main() -> None:
         return
     asyncio.run(idle(min(options.connections, hard - OTHER_FILES)))
     asyncio.run(against_sse())
+    asyncio.run(steps_of_an_agent())
 
 
 if __name__ == "__main__":
