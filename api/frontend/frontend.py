@@ -20,7 +20,7 @@ from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.tokenize.serving import ServingTokenization
-from vllm.exceptions import GenerationError, GracefulHTTPError, VLLMClientError
+from vllm.exceptions import GenerationError, VLLMClientError
 from vllm.renderers.chat_utils import has_non_text_content
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -36,7 +36,7 @@ from api.frontend.tokens.token_counting import TextCounter
 from api.frontend.tokens.tokenization import Tokenization
 from api.frontend.tokens.windows import counted_params, uncounted
 from api.frontend.tool_waits import told
-from api.frontend.vllm_errors import error_of_response, quiet_refusals, serving_error
+from api.frontend.vllm_errors import RENDERING_FAILED, error_of_response, quiet_parsers, quiet_refusals, serving_error
 from api.safety.audit.decision_record import AuditPort
 from api.safety.review import Appealed, Review
 from api.safety.scored_text import Scored
@@ -192,7 +192,7 @@ class Frontend:
         CALL.set(call)
         try:
             answer = await create(request)
-        except (VLLMClientError, GracefulHTTPError, GenerationError, ValueError, TypeError, OverflowError) as error:
+        except (*RENDERING_FAILED, GenerationError) as error:
             raise call.error or serving_error(error) from error
         finally:
             call.generations.clear()  # each generation refers to the call: this breaks the reference cycle
@@ -211,6 +211,7 @@ async def vllm_state(config: AppConfig, start_session: SessionFactory) -> State:
     engine = RemoteEngine(arguments, hasher, start_session, constraints)
     state = State()
     await init_app_state(cast(EngineClient, engine), state, arguments, ("generate",))
+    quiet_parsers()
     return state
 
 
@@ -242,7 +243,7 @@ async def _prompt_of(chat: OpenAIServingChat, request: Any) -> list[int]:
     """The prompt of a chat completion, in tokens. Raises ServingError."""
     try:
         rendered = await chat.render_chat_request(request)
-    except (VLLMClientError, GracefulHTTPError, ValueError, TypeError) as error:
+    except RENDERING_FAILED as error:
         raise serving_error(error) from error
     if isinstance(rendered, ErrorResponse):
         raise error_of_response(rendered)

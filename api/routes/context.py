@@ -10,7 +10,7 @@ from api.identity.rights import Right
 from api.identity.route_rights import needs
 from api.identity.tenants import tenant_in_state
 from api.responses.running_turns import input_of
-from api.routes.call_headers import call_of, require_what_it_takes
+from api.routes.call_headers import call_of, check_constraints_of, require_what_it_takes
 from api.routes.counted_requests import counted
 from api.routes.services import services_of
 from api.server.json_body import checked, object_of
@@ -76,6 +76,7 @@ async def input_tokens(request: Request) -> dict[str, Any]:
     manager = _manager(request)
     (first, *_) = await services_of(request).frontend.models()
     body["model"] = body.get("model") or first["id"]
+    await check_constraints_of(request, body)
     wanted = await checked(request, body.get("input"), lambda: request_of(body, manager.config.default_truncation))
     history, items = await _conversation(request, wanted)
     number = await manager.count(tenant_in_state(request), wanted, history, items)

@@ -48,6 +48,7 @@ async def count_tokens(request: Request) -> Response:
     """The number of tokens of the prompt that a message would have."""
     body, frontend = await json_of(request), services_of(request).frontend
     chat = await checked(request, _messages_in(body), lambda: frontend.messages.counted(body))
+    await check_constraints_of(request, chat)
     principal_of(request).require_model(chat["model"])
     return JSONResponse({"input_tokens": await frontend.count_tokens(chat)})
 

@@ -147,17 +147,19 @@ def _check_tools(tools: Any, config: StructuredOutputConfig) -> None:
 
 
 def _functions(tools: Any, param: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The functions among tools with their paths, also those in the namespaces of a Responses request."""
+    """The functions among tools with their paths, also those in the namespaces of a Responses request. A chat
+    completion has them in `function` and a response does not: both are looked at, so that no field hides the other.
+    """
     for number, tool in enumerate(tools if isinstance(tools, list) else ()):
         path = f"{param}.{number}"
         if not isinstance(tool, dict):
             continue
         if tool.get("type") == "namespace" and param == "tools":
             yield from _functions(tool.get("tools"), f"{path}.tools")
-        elif isinstance(function := tool.get("function"), dict):
+            continue
+        yield path, tool
+        if isinstance(function := tool.get("function"), dict):
             yield f"{path}.function", function
-        else:
-            yield path, tool
 
 
 def _check_free(given: Any, param: str, config: StructuredOutputConfig) -> None:

@@ -5,7 +5,6 @@ the way of every chat completion. What vLLM translates to another shape than Ant
 messages/.
 """
 
-import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, NamedTuple
@@ -20,6 +19,8 @@ from vllm.exceptions import VLLMClientError
 from api.frontend.generation import Call
 from api.frontend.vllm_errors import error_in_frame, serving_error
 from api.wire.limits.bounds import check_bounds
+from api.wire.limits.depth import MAX_DEPTH
+from api.wire.limits.structure import nesting_of
 from api.wire.messages.answer import MessageEnding
 from api.wire.messages.request import for_charging, read_fields
 from api.wire.validation import FailFast, deepest_error, first_error, refusal
@@ -188,10 +189,12 @@ def _continue_last(chat: dict[str, Any]) -> None:
 
 
 def _object_in(arguments: str) -> str:
-    """The arguments of a tool call if they are a JSON object, and otherwise an empty one: the answer has ended within
-    them.
+    """The arguments of a tool call if they are a JSON object that an answer can hold, and otherwise an empty one: the
+    answer has ended within them, or the model has written lone surrogates, or lists in lists without end.
     """
     try:
-        return arguments if isinstance(json.loads(arguments), dict) else "{}"
-    except (ValueError, RecursionError):
-        return "{}"
+        text = arguments.encode()
+        is_told = isinstance(msgspec.json.decode(text), dict) and nesting_of(text) <= MAX_DEPTH
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        is_told = False
+    return arguments if is_told else "{}"

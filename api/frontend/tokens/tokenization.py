@@ -15,11 +15,11 @@ from vllm.entrypoints.serve.tokenize.protocol import (
     TokenizeCompletionRequest,
 )
 from vllm.entrypoints.serve.tokenize.serving import ServingTokenization
-from vllm.exceptions import GracefulHTTPError, VLLMClientError
+from vllm.exceptions import VLLMClientError
 
 from api.frontend.checking_thread import in_checking_thread
 from api.frontend.tokens.windows import COUNTED_WINDOWS, counted_params, most_counted, uncounted
-from api.frontend.vllm_errors import error_of_response, serving_error
+from api.frontend.vllm_errors import RENDERING_FAILED, error_of_response, serving_error
 from api.wire.validation import FailFast
 from cluster.errors import InvalidRequest, ServingError
 
@@ -97,7 +97,7 @@ class Tokenization:
         """The answer of vLLM's serving object. Raises ServingError."""
         try:
             answer = await asking
-        except (VLLMClientError, GracefulHTTPError, ValueError, TypeError, OverflowError) as error:
+        except RENDERING_FAILED as error:
             raise serving_error(error) from error
         if isinstance(answer, ErrorResponse):
             raise error_of_response(answer)

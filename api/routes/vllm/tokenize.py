@@ -5,6 +5,7 @@ from fastapi import APIRouter, Request, Response
 from api.identity.rights import Right
 from api.identity.route_rights import needs
 from api.identity.tenants import principal_of
+from api.routes.call_headers import check_constraints_of
 from api.routes.counted_requests import counted
 from api.routes.services import services_of
 from api.server.json_body import json_of
@@ -18,6 +19,7 @@ async def tokenize(request: Request) -> Response:
     """List the tokens of a prompt, or of the prompt that messages make. Nothing is generated."""
     body = await json_of(request)
     principal_of(request).require_model(body.get("model") if isinstance(body, dict) else None)
+    await check_constraints_of(request, body)
     return _json(await services_of(request).frontend.tokenization.tokenized(body))
 
 

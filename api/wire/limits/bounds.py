@@ -51,6 +51,11 @@ LISTS = {
 longer on the event loop or in the engine, as each line says.
 """
 
+MAX_ARGUMENT_VALUES = 1 << 17
+"""Values in the arguments of all tool calls together. Decoding them for the chat template takes 30 ms of the event
+loop. Higher takes longer; lower refuses long conversations with large calls.
+"""
+
 OBJECTS = {
     # An engine applies it at each step. OpenAI's API accepts 300 members
     "logit_bias": 1024,
@@ -179,7 +184,7 @@ def _check_arguments(messages: list[Any]) -> None:
         counts = check_structure(text)
         total = Counts(*map(sum, zip(total, counts, strict=True)))
         is_deep = counts.containers > MAX_DEPTH and nesting_of(text) > MAX_DEPTH
-        if is_deep or total.are_too_many:
+        if is_deep or total.are_too_many or total.values > MAX_ARGUMENT_VALUES:
             why = "are nested too deeply" if is_deep else "have too many values together"
             raise InvalidRequest(f"the arguments of tool calls {why}", "messages", "invalid_value")
 
@@ -205,9 +210,9 @@ def _check_functions(tools: Any) -> None:
         if number > most:
             raise InvalidRequest(f"tools has more than {most} tools", "tools", "array_above_max_length")
         if isinstance(tool, dict):
-            function = tool.get("function")
-            name = function.get("name") if isinstance(function, dict) else tool.get("name")
-            _check_text(name, path, MAX_NAME)
+            _check_text(tool.get("name"), path, MAX_NAME)
+            if isinstance(function := tool.get("function"), dict):
+                _check_text(function.get("name"), path, MAX_NAME)
 
 
 def _named_tools(tools: Any, param: str) -> Iterator[tuple[str, Any]]:

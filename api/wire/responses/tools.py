@@ -63,9 +63,7 @@ def offered(tools: Sequence[Any], choice: Any) -> Offered:
         else:
             _check(tool, f"tools[{number}]", _GIVEN)
             given.append(tool)
-    in_namespaces = calls_by_name(given)
-    if twice := [tool["name"] for tool in given if tool["type"] == "function" and tool["name"] in in_namespaces]:
-        raise InvalidRequest(f"two functions have the name {twice[0]!r}", "tools", "invalid_value")
+    _check_names(given)
     return Offered(given, tuple(dict.fromkeys(left_out)))
 
 
@@ -105,6 +103,17 @@ def _functions(tool: Tool) -> Iterator[Tool]:
 def _function(tool: Tool, namespace: str | None) -> Tool:
     named = {"name": called_name(tool["name"], namespace)}
     return named | {field: tool[field] for field in _SHOWN if tool.get(field) is not None}
+
+
+def _check_names(tools: Sequence[Tool]) -> None:
+    """A call of a function in a namespace must tell which function it is of."""
+    taken = {tool["name"] for tool in tools if tool["type"] == "function"}
+    for tool in tools:
+        for function in tool["tools"] if tool["type"] == "namespace" else ():
+            name = called_name(function["name"], tool["name"])
+            if name in taken:
+                raise InvalidRequest(f"two functions have the name {name!r}", "tools", "invalid_value")
+            taken.add(name)
 
 
 def _check(tool: Any, param: str, kinds: Sequence[str]) -> None:

@@ -31,7 +31,9 @@ CHAT_TEMPLATE = (
 {%- set at = namespace(script='', number=0) %}
 {%- macro marker(number) %}
     {%- set name = '[step ' ~ number ~ ']' %}
-    {{- name if name in at.script else '[otherwise]' }}
+    {{- name if number <= """
+    + str(MOST_STEPS)
+    + """ and name in at.script else '[otherwise]' }}
 {%- endmacro %}
 {%- if tools %}
     {{- '<|im_start|>system\\n' + """

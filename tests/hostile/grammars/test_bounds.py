@@ -38,6 +38,14 @@ def of_flat_tool(schema: Any) -> dict[str, Any]:
     return {"tools": [{"type": "function", "name": "f", "parameters": schema}]}
 
 
+def of_decoy_tool(schema: Any) -> dict[str, Any]:
+    return {"tools": [{"type": "function", "name": "f", "parameters": schema, "function": {}}]}
+
+
+def of_tool_in_namespace(schema: Any) -> dict[str, Any]:
+    return {"tools": [{"type": "namespace", "name": "n", **of_decoy_tool(schema)}]}
+
+
 async def refused(path: str, body: dict[str, Any]) -> dict[str, Any]:
     async with a_client(an_app(FakeFrontend())) as client:
         response = await client.post(path, json=body)
@@ -47,7 +55,7 @@ async def refused(path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("schema", TOO_LARGE.values(), ids=TOO_LARGE)
-@pytest.mark.parametrize("part", [of_chat, of_responses, of_tool, of_flat_tool])
+@pytest.mark.parametrize("part", [of_chat, of_responses, of_tool, of_flat_tool, of_decoy_tool, of_tool_in_namespace])
 def test_schema_that_is_too_large_is_refused_wherever_it_stands(
     part: Callable[[Any], dict[str, Any]], schema: Schema
 ) -> None:
@@ -75,6 +83,12 @@ async def test_chat_completion_says_which_field_is_too_large(schema: Schema) -> 
         ),
         ("/v1/responses", INPUT | of_responses(TOO_LARGE["large multiple"]), "text.format.schema"),
         ("/v1/responses", INPUT | of_flat_tool(TOO_LARGE["large multiple"]), "tools.0.parameters"),
+        (
+            "/v1/responses/input_tokens",
+            {"input": "?"} | of_decoy_tool(TOO_LARGE["large multiple"]),
+            "tools.0.parameters",
+        ),
+        ("/tokenize", QUESTION | of_tool(TOO_LARGE["large multiple"]), "tools.0.function.parameters"),
         ("/v1/chat/completions", QUESTION | of_tool(TOO_LARGE["large multiple"]), "tools.0.function.parameters"),
     ],
 )

@@ -177,8 +177,19 @@ async def test_key_is_read_from_either_header(header: dict[str, str], path: str)
         assert (await http.post(path, json=HELLO, headers=header)).status_code == 200
 
 
-@pytest.mark.parametrize("arguments", ['{"city": "Par', "[]", "", "[" * 100_000])
-async def test_call_that_is_cut_within_its_arguments_has_none(arguments: str) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"city": "Par',
+        "[]",
+        "",
+        "[" * 100_000,
+        '{"x": "\\ud800"}',
+        '{"x": ' + "[" * 300 + "]" * 300 + "}",
+        '{"x": NaN}',
+    ],
+)
+async def test_call_that_is_cut_within_its_arguments_or_cannot_be_told_has_none(arguments: str) -> None:
     function = {"name": "weather", "arguments": arguments}
     tool_calls = [{"id": "call_1", "type": "function", "function": function}]
     async with anthropic_client(an_app(FakeFrontend(an_answer("length", tool_calls=tool_calls)))) as client:

@@ -49,6 +49,10 @@ def test_functions_of_a_namespace_have_its_name_and_its_description_once() -> No
 def test_function_that_has_the_name_of_one_in_a_namespace_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"crm\.look"):
         offered([NAMESPACE, {"type": "function", "name": "crm.look"}], "auto")
+    one = {"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "b.c"}]}
+    other = {"type": "namespace", "name": "a.b", "tools": [{"type": "function", "name": "c"}]}
+    with pytest.raises(InvalidRequest, match=r"a\.b\.c"):
+        offered([one, other], "auto")
 
 
 names = st.text("abc_-", min_size=1, max_size=3)
