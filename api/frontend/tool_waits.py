@@ -10,6 +10,7 @@ from typing import Any
 from zlib import crc32
 
 from api.frontend.generation import Call
+from api.wire.sse import DONE
 from cluster.messages.retention import TOOL_GROUPS
 
 _CALLS = '"tool_calls":[{'
@@ -42,6 +43,7 @@ async def told(answering: Awaitable[Any], call: Call) -> Any:
 
 
 async def _watched(frames: AsyncGenerator[str | bytes, None], call: Call) -> AsyncGenerator[str | bytes, None]:
+    """The workers are told before the last frame: who reads a stream may close it there."""
     has_calls, names = False, set[str]()
     try:
         async with aclosing(frames):
@@ -51,9 +53,9 @@ async def _watched(frames: AsyncGenerator[str | bytes, None], call: Call) -> Asy
                     has_calls = True
                     if len(names) < MOST_NAMES:
                         names.update(_NAME.findall(text))
+                elif has_calls and text == DONE:
+                    call.awaits_tools(group_of(names))
                 yield frame
-        if has_calls:
-            call.awaits_tools(group_of(names))
     finally:
         call.sessions.clear()
 

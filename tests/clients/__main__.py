@@ -12,16 +12,13 @@ from pathlib import Path
 import httpx
 
 from cluster.cli.accounts.first_key import KEY_FILE
+from tests.clients.cancelled_answers import CancelledAnswers, Metered
 from tests.clients.catalogue import CLIENTS, QUICK, Client, client_named
 from tests.clients.environments import install
 from tests.clients.running import Endpoint, outcomes, table
-from tests.real_cluster.service import CHANGES, Service, merged, wait_for
+from tests.real_cluster.service import CHANGES, Service, merged
 
 KEY_VARIABLE = "BATON_API_KEY"
-FREED_WITHIN_S = 10.0
-"""Time after which the engines hold nothing of cancelled answers. Less fails on a busy machine; in more, an answer that
-goes on would end by itself.
-"""
 
 
 def main() -> None:
@@ -35,8 +32,8 @@ def main() -> None:
             sys.exit(f"{client.name} could not be installed: {error}")
     if arguments.install:
         return
-    with endpoint(arguments.url) as service:
-        failed = [client.name for client in clients if not passes(client, service)]
+    with endpoint(arguments.url) as (pointed_at, own):
+        failed = [client.name for client in clients if not passes(client, pointed_at, own)]
     if failed:
         sys.exit(f"not all flows pass: {', '.join(failed)}")
 
@@ -60,24 +57,30 @@ def chosen(names: str) -> list[Client]:
         sys.exit(str(unknown))
 
 
-def passes(client: Client, service: Endpoint) -> bool:
-    results = outcomes(client, service)
+def passes(client: Client, pointed_at: Endpoint, own: Metered | None) -> bool:
+    """Whether all flows do and, where the service is our `own`, whether it ends the answers that they cancel."""
+    answers = CancelledAnswers(own) if own is not None else None
+    results = outcomes(client, pointed_at)
     print(table(client, results), flush=True)
-    return all(outcome.ok for outcome in results)
+    fault = answers.fault(results) if answers is not None else None
+    if fault is not None:
+        print(f"  FAIL  {fault}", flush=True)
+    return fault is None and all(outcome.ok for outcome in results)
 
 
 @contextmanager
-def endpoint(url: str) -> Iterator[Endpoint]:
-    """The running service at this URL, or one that is started for the clients, with keys."""
+def endpoint(url: str) -> Iterator[tuple[Endpoint, Service | None]]:
+    """The running service at this URL, or one that is started for the clients, with keys. That one's metrics can be
+    read.
+    """
     if url:
-        yield endpoint_of(url.removesuffix("/").removesuffix("/v1"), os.environ.get(KEY_VARIABLE, ""))
+        yield endpoint_of(url.removesuffix("/").removesuffix("/v1"), os.environ.get(KEY_VARIABLE, "")), None
         return
     with tempfile.TemporaryDirectory() as folder:
         service = Service(Path(folder), merged(CHANGES, {"identity": {"required": True}}))
         try:
             service.wait_until_ready()
-            yield endpoint_of(service.url, (service.data / KEY_FILE).read_text().strip())
-            wait_for(service.is_idle, FREED_WITHIN_S)
+            yield endpoint_of(service.url, (service.data / KEY_FILE).read_text().strip()), service
         finally:
             left = service.stop()
         if left:

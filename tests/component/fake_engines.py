@@ -59,6 +59,8 @@ class FakeEngines:
         self.requests: list[GenerateRequest] = []
         self.block_hashes: list[list[bytes]] = []
         self.forced_paths: list[Path | None] = []
+        self.groups: list[int] = []
+        """Groups of the tools that answers have called, as their workers are told."""
         self.num_ended = 0
         self.events: list[SafetyEvent] = []
         self.has_event = asyncio.Event()
@@ -128,7 +130,7 @@ class FakeSession:
         self._granted = granted
 
     def await_tools(self, group: int) -> None:
-        """No worker is told: there are no KV blocks to keep."""
+        self._engines.groups.append(group)
 
     async def run(self) -> AsyncGenerator[TokenDelta, None]:
         num_delivered = 0

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -340,13 +340,14 @@ class FakeCluster:
         *,
         verifies: bool = False,
         first_token_timeout_s: float = 60.0,
+        block_hashes: Sequence[bytes] = BLOCK_HASHES,
         **terms: Any,
     ) -> Session:
         ports = SessionPorts(scheduler=self.scheduler, prefill=self.prefill, decode=self.decode, observer=self.observer)
         return Session(
             request,
             ports,
-            Terms(path=path, block_hashes=BLOCK_HASHES, **terms),
+            Terms(path=path, block_hashes=list(block_hashes), **terms),
             first_token_timeout_s=first_token_timeout_s,
             verifies=verifies,
         )

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from api.wire.constraints import check_constraints
 from cluster.config.structured_output import StructuredOutputConfig
 from cluster.errors import InvalidRequest
+from tests.component.answering import Model
 from tests.component.app_with_fakes import FakeFrontend, a_client, an_app
+from tests.component.socket_service import answer, socket_service
 from tests.hostile.grammars.inputs import ENDLESS_RULES, HONEST, RECURSIVE_SUM, TOO_LARGE, TWELVE_FOLD, Schema, nested
 
 DEFAULT = StructuredOutputConfig()
@@ -94,6 +96,22 @@ async def test_chat_completion_says_which_field_is_too_large(schema: Schema) -> 
 )
 async def test_bounds_are_the_same_on_each_surface(path: str, body: dict[str, Any], param: str) -> None:
     assert (await refused(path, body))["param"] == param
+
+
+@pytest.mark.parametrize(
+    "part",
+    [of_responses(TOO_LARGE["many branches"]), of_flat_tool(TOO_LARGE["large multiple"]), {"text": {"format": TAG}}],
+    ids=["schema", "tool", "tag"],
+)
+async def test_message_on_a_websocket_is_refused_as_a_request_is(part: dict[str, Any]) -> None:
+    model = Model()
+    async with socket_service(model) as service:
+        connection = await service.connection()
+        refusal = await answer(connection, **INPUT | part)
+        assert (refusal["type"], refusal["status"]) == ("error", 400)
+        assert refusal["error"] == await refused("/v1/responses", INPUT | part)
+        assert not model.bodies
+        assert (await answer(connection, **INPUT))["type"] == "response.completed"
 
 
 @pytest.mark.parametrize("grammar", [RECURSIVE_SUM, TWELVE_FOLD, ENDLESS_RULES])

@@ -93,6 +93,21 @@ async def test_messages_that_arrive_take_from_the_memory_of_bodies() -> None:
         assert budget.num_held == 0
 
 
+async def test_chain_that_a_short_message_follows_takes_from_the_memory_of_bodies() -> None:
+    async with socket_service(Model(), max_bodies_bytes=200_000, max_body_bytes=200_000) as service:
+        chained, sender, other = [await service.connection() for _ in range(3)]
+        first = (await answer(chained, input="x" * 150_000))["response"]["id"]
+        second = (await answer(chained, previous_response_id=first))["response"]["id"]
+        put(sender, Frame(Opcode.TEXT, b"x" * 190_000, fin=False))
+        await holds(lambda: service.gatekeeper.budget.num_held > 100_000)
+        refused: Any = await answer(chained, previous_response_id=second)
+        assert (refused["status"], refused["error"]["code"]) == (503, "engine_overloaded")
+        assert "retry-after" in refused["error"]["headers"]
+        assert (await answer(other))["type"] == "response.completed"  # as short, and follows nothing
+        sender.transport.abort()
+        await holds(lambda: not service.gatekeeper.budget.num_held)
+
+
 @pytest.mark.parametrize("number", [MAX_CONTROL_FRAMES + 1, 20_000])
 @pytest.mark.parametrize("kind", [Opcode.PING, Opcode.PONG])
 async def test_flood_of_pings_is_cut(kind: Opcode, number: int) -> None:

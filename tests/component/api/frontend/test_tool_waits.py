@@ -1,14 +1,19 @@
 """Which answers tell the workers that their conversation waits for tools."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx
 import pytest
+import pytest_asyncio
 
 from api.frontend.generation import Call
 from api.frontend.tool_waits import group_of, told
+from api.wire.sse import DONE
 from cluster.messages.retention import TOOL_GROUPS
+from tests.component.app_with_fakes import CHAT, a_client, an_app
+from tests.component.fake_engines import FakeEngines
 
 CALL_FRAME = (
     'data: {"choices":[{"delta":{"tool_calls":[{"id":"c","index":0,"function":{"name":"bash","arguments":""}}]}}]}\n\n'
@@ -55,8 +60,16 @@ async def test_answer_that_calls_tools_is_told_of_with_their_group() -> None:
 
 async def test_stream_that_calls_tools_is_told_of_when_it_is_complete() -> None:
     one = Told()
-    frames = (TEXT_FRAME, CALL_FRAME.encode(), "data: [DONE]\n\n")
+    frames = (TEXT_FRAME, CALL_FRAME.encode(), DONE)
     assert await one.frames(*frames) == list(frames)
+    assert one.groups == [group_of(["bash"])]
+
+
+async def test_stream_that_is_closed_at_its_last_frame_is_told_of() -> None:
+    one = Told()
+    stream = await one.answer(streamed(CALL_FRAME, DONE))
+    assert [await anext(stream), await anext(stream)] == [CALL_FRAME, DONE]
+    await stream.aclose()
     assert one.groups == [group_of(["bash"])]
 
 
@@ -96,3 +109,43 @@ async def test_failure_is_raised_and_told_to_nobody() -> None:
 def test_groups_are_few_and_do_not_depend_on_order() -> None:
     assert group_of(["a", "b"]) == group_of(["b", "a", "b"])
     assert all(0 <= group_of([f"tool {i}"]) < TOOL_GROUPS for i in range(200))
+
+
+WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
+REQUESTS: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": ASKED, "tools": [{"type": "function", "function": WEATHER}]},
+    "/v1/responses": {"input": ASKED, "store": False, "tools": [{"type": "function", "strict": False, **WEATHER}]},
+    "/v1/messages": {
+        "messages": ASKED,
+        "max_tokens": 64,
+        "tools": [{"name": "weather", "input_schema": WEATHER["parameters"]}],
+    },
+}
+CALLED = '<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served() -> AsyncIterator[tuple[httpx.AsyncClient, FakeEngines]]:
+    engines = FakeEngines()
+    frontend = await engines.frontend(512, tool_call_parser="hermes")
+    async with a_client(an_app(frontend)) as client:
+        yield client, engines
+    await frontend.close()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning")  # vLLM reads its own field
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("path", REQUESTS)
+async def test_worker_is_told_of_calls_in_every_api(
+    served: tuple[httpx.AsyncClient, FakeEngines], path: str, *, stream: bool
+) -> None:
+    client, engines = served
+    body = {"model": "baton-demo", "stream": stream, **REQUESTS[path]}
+    for says, groups in ((CALLED, [group_of(["weather"])]), ("It is sunny.", [])):
+        engines.reset()
+        engines.says(says)
+        answer = await client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        assert engines.groups == groups

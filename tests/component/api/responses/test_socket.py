@@ -72,6 +72,20 @@ async def test_stored_response_after_unstored_ones_stores_the_whole_chain(client
     assert after.previous_response_id == last.id
 
 
+async def test_unstored_response_in_a_conversation_is_not_remembered(client: AsyncOpenAI, model: Model) -> None:
+    conversation = await client.conversations.create(items=[{"role": "user", "content": "before"}])
+    async with client.responses.connect() as connection:
+        before = (await answered(connection, input="zero", store=False))[-1].response
+        held = {"store": False, "conversation": conversation.id}
+        first = (await answered(connection, input="one", **held))[-1].response
+        assert [message["content"] for message in model.chats[-1]] == ["before", "one"]
+        for response in (first, before):  # and what was remembered is not, either
+            refused = (await answered(connection, input="two", store=False, previous_response_id=response.id))[-1]
+            assert (refused.error.code, refused.status) == ("previous_response_not_found", 400)
+    items = await client.conversations.items.list(conversation.id)
+    assert len(items.data) == 1
+
+
 async def test_prepared_response_has_no_output_and_is_continued(client: AsyncOpenAI, model: Model) -> None:
     async with client.responses.connect() as connection:
         prepared = (await answered(connection, input="one", generate=False))[-1].response

@@ -15,12 +15,13 @@ from cluster.messages.ids import Address, Pool, RequestId, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from cluster.messages.placement import PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, LinkOrder, ReportDelta, ReportReply, WorkerLoad, WorkerReport
+from cluster.messages.retention import ToolWait
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.messages.timeline import TimelineStage
 from cluster.messages.transport import LinkSpeed
 from cluster.rpc.connection import Connection, ConnectionLost, Service
 from cluster.rpc.listener import Listener, connect
-from cluster.rpc.protocol import KV_EVENTS, LEAVING, LOCATE, PLACE, PREFILL, REPORT
+from cluster.rpc.protocol import ANSWER, AWAIT_TOOLS, KV_EVENTS, LEAVING, LOCATE, PLACE, PREFILL, REPORT
 from cluster.scheduler_registry import SchedulerRecord
 from kvtransfer.handoff import PrefillResult
 from tests.expected import present
@@ -274,3 +275,23 @@ async def test_kv_events_are_heard_before_the_report_that_counts_them(monkeypatc
         for _ in range(100):  # until it has noticed
             await peer.send_kv_events(messages)
             await asyncio.sleep(0)
+
+
+async def test_worker_is_told_of_the_tools_that_a_conversation_waits_for() -> None:
+    heard: list[ToolWait] = []
+
+    async def nothing(_: None) -> None:
+        """The answer to ANSWER."""
+
+    service = Service()
+    service.on_post(AWAIT_TOOLS, lambda _, wait: heard.append(wait))
+    service.on_call(ANSWER, nothing)
+    scheduler = await FakeScheduler().start()
+    scheduler.addresses[WORKER] = (await Listener.start("127.0.0.1", service)).address
+    peers = WorkerConnections(SchedulerClient(scheduler.find))
+    wait, client = ToolWait(b"8 bytes.", 3), DecodeClient(peers)
+    client.await_tools(WORKER, wait)  # is not connected: that worker holds nothing of the request
+    peer = await peers.to(WORKER)
+    client.await_tools(WORKER, wait)
+    await peer.call(ANSWER, None)  # in order
+    assert heard == [wait]

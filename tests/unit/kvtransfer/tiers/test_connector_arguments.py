@@ -45,6 +45,13 @@ def test_pool_without_tiers_has_nixl_alone() -> None:
     }
 
 
+@pytest.mark.parametrize("tiers", [NONE, TiersConfig(dram_gib=1)], ids=["no tiers", "tiers"])
+def test_scheduler_of_the_engine_is_told_what_share_it_may_keep(tiers: TiersConfig) -> None:
+    config = PoolConfig(tiers=tiers, kept_share=0.5)
+    told = kv_transfer_arguments(Pool.DECODE, config, Device.CUDA, "engine-1", "a-kind", "/a/pipe")
+    assert told["kv_connector_extra_config"][KEPT_SHARE] == 0.5
+
+
 @pytest.mark.parametrize(("pool", "role"), [(Pool.PREFILL, "kv_producer"), (Pool.DECODE, "kv_consumer")])
 def test_tiers_stand_behind_the_same_nixl_connector(pool: Pool, role: str) -> None:
     alone, both = arguments(pool=pool), arguments(TiersConfig(dram_gib=1), pool=pool)
