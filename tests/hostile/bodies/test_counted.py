@@ -7,6 +7,7 @@ import pytest
 
 from api.edge.byte_budget import FREE_BYTES, ByteBudget, Share
 from api.edge.capacity import Capacity, Standstill
+from api.edge.request_body import Body
 from api.frontend.generation import Call
 from cluster.errors import Overloaded
 from tests.component.app_with_fakes import CHAT, COMPLETION, FakeFrontend, a_client, an_app
@@ -125,6 +126,21 @@ def test_share_gives_back_all_that_it_took() -> None:
     for share in (one, one, other):
         share.release()
     assert budget.num_held == 0
+
+
+def test_bodies_that_share_have_free_bytes_once() -> None:
+    budget = ByteBudget(1000)
+    share = Share(budget)
+    one, other = Body(share), Body(share)
+    one.add(FREE_BYTES)
+    other.add(400)
+    assert budget.num_held == 400
+    with pytest.raises(Overloaded):
+        other.add(601)
+    for body in (one, one):
+        body.release()
+    assert budget.num_held == 0
+    other.release()
 
 
 def test_one_tenant_has_its_part() -> None:
