@@ -133,14 +133,16 @@ def test_bodies_that_share_have_free_bytes_once() -> None:
     share = Share(budget)
     one, other = Body(share), Body(share)
     one.add(FREE_BYTES)
-    other.add(400)
-    assert budget.num_held == 400
+    other.add(600)
     with pytest.raises(Overloaded):
-        other.add(601)
-    for body in (one, one):
+        one.add(401)
+    assert budget.num_held == 600
+    for body in (other, other):
         body.release()
+    one.add(500)  # what it has counts still
+    assert budget.num_held == 500
+    one.release()
     assert budget.num_held == 0
-    other.release()
 
 
 def test_one_tenant_has_its_part() -> None:

@@ -21,7 +21,6 @@ from tests.component.socket_service import answer, ask, events, socket_service
 PART = {"type": "input_text", "text": ""}
 LARGE_CHAINS: dict[str, Any] = {
     "a text": "x" * 300_000,
-    "items": [{"role": "user", "content": "x"}] * 3000,
     "parts": [{"role": "user", "content": [PART] * 40}] * 130,
 }
 
