@@ -4,9 +4,10 @@ from api.wire.errors import FULL_REPLICA_RETRY_S
 from cluster.errors import Overloaded
 
 FREE_BYTES = 64 << 10
-"""Bytes of each body that are not counted. A chat of ordinary length has fewer, so that large uploads cannot keep chats
-out. The limit on connections bounds these bytes, too: they take 256 MiB for 4,096 connections. Lower lets uploads keep
-out more chats; higher leaves more memory uncounted.
+"""Bytes of each share that are not counted. A chat of ordinary length has fewer, so that large uploads cannot keep
+chats out. The body of an HTTP request has a share. A WebSocket has two: one for what arrives, and one for all messages
+that wait or are answered. The limit on connections bounds these bytes, too: 4,096 connections take 256 MiB of them, and
+512 MiB if all are WebSockets. Lower lets uploads keep out more chats; higher leaves more memory uncounted.
 """
 BYTES_PER_VALUE = 64
 """Bytes of memory that a decoded JSON value takes beside its text. Measured were 60 for an empty list or object, 59 for
@@ -32,8 +33,8 @@ class ByteBudget:
 
 
 class Share:
-    """The bytes of the budget that one body takes. A share is held until the request ends, because the objects that are
-    made of the body live until then, too.
+    """The bytes of the budget that one body takes, or all bodies of one connection. A body is counted until its request
+    ends, because the objects that are made of the body live until then, too.
     """
 
     def __init__(self, budget: ByteBudget) -> None:
@@ -42,7 +43,7 @@ class Share:
         self._num_counted = 0
 
     def add(self, number: int) -> None:
-        """Counts more bytes of the body. Raises Overloaded, and counts nothing, if too few are free."""
+        """Counts more bytes. Raises Overloaded, and counts nothing, if too few are free."""
         counted = max(0, self._num_bytes + number - FREE_BYTES)
         self._budget.take(counted - self._num_counted)
         self._num_bytes += number
@@ -57,10 +58,6 @@ class Share:
         are free.
         """
         self.add(number - self._num_bytes)
-
-    def add_values(self, number: int) -> None:
-        """Counts the memory of JSON values that the body is decoded to. Raises Overloaded."""
-        self.add(number * BYTES_PER_VALUE)
 
     def release(self) -> None:
         """Gives all bytes back. A second call has no effect."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.types import Message, Receive
 
-from api.edge.byte_budget import ByteBudget, Share
+from api.edge.byte_budget import BYTES_PER_VALUE, ByteBudget, Share
 from api.edge.head import Head
 from api.edge.inflating import encoding_in, inflated
 from cluster.config.ingress import IngressConfig
@@ -28,7 +28,9 @@ class Body:
     """The body of one request, as routes read it (api/server/json_body.py)."""
 
     def __init__(self, share: Share) -> None:
+        """`share`: the memory that the body is counted in. Other bodies may be counted there, too."""
         self._share = share
+        self._num_held = 0
         self._bytes = b""
 
     def put(self, read: bytes) -> None:
@@ -41,13 +43,16 @@ class Body:
     def add(self, number: int) -> None:
         """Counts more bytes of the body as held in memory. Raises Overloaded if no memory for bodies is left."""
         self._share.add(number)
+        self._num_held += number
 
     def add_values(self, number: int) -> None:
         """Counts the memory of JSON values that the body is decoded to. Raises Overloaded."""
-        self._share.add_values(number)
+        self.add(number * BYTES_PER_VALUE)
 
     def release(self) -> None:
-        self._share.release()
+        """Gives all bytes back. A second call has no effect."""
+        self._share.give_back(self._num_held)
+        self._num_held = 0
 
 
 class Bodies:
@@ -61,7 +66,11 @@ class Bodies:
         self._grace_s = config.body_grace_s
 
     def new(self) -> Body:
-        return Body(Share(self.budget))
+        return Body(self.share())
+
+    def share(self) -> Share:
+        """A share for bodies that are counted together."""
+        return Share(self.budget)
 
     async def read_into(self, body: Body, head: Head, receive: Receive, most: int | None = None) -> None:
         """Reads the body of a request, and decompresses it. `most`: bytes that this body may have. None for those that

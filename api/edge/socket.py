@@ -83,6 +83,7 @@ class Socket:
         self._receive = receive
         self._send = send
         self._steps = steps
+        self._share = steps.bodies.share()
         self._is_extended = EXTENSION in scope.get("extensions", {})
         self._num_messages = 0
 
@@ -97,7 +98,7 @@ class Socket:
         if read is None:
             await self.close(NOT_TEXT, "messages must be text")
             return None
-        body = self._steps.bodies.new()
+        body = Body(self._share)
         try:
             body.add(len(read))
         except Overloaded as error:

@@ -15,7 +15,6 @@ from api.responses.titles import Titles
 from api.responses.turn_record import TurnRecord
 from api.state.postgres.stores.history import History
 from api.state.postgres.stores.items import Item
-from api.wire.responses.as_chat import chat_body
 from api.wire.responses.events import Event, ResponseWriter
 from api.wire.responses.request import ResponseRequest
 from cluster.errors import UNFORESEEN, Overloaded, RateLimited, ServingError
@@ -57,7 +56,7 @@ class TurnGeneration:
         waits for workers for BACKGROUND_WITHIN_S before it fails. For room in its limits it does not wait.
         """
         fitted = await self._fit(services.context, history, items)
-        body = chat_body(self._request.body, self._request.body["model"], fitted.items)
+        body = await services.context.chat(self._request, fitted)
         until = time.monotonic() + BACKGROUND_WITHIN_S
         while True:
             try:

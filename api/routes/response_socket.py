@@ -16,7 +16,7 @@ from api.edge.socket import NOT_ALLOWED, SOCKET, Socket
 from api.identity.rights import Right
 from api.identity.route_rights import needs
 from api.identity.tenants import principal_of, tenant_in_state
-from api.responses.chain_memory import ChainMemory
+from api.responses.chain_memory import ChainMemory, packed
 from api.responses.running_turns import input_of
 from api.responses.socket_loop import SocketLoop
 from api.routes.call_headers import call_of, check_constraints_of, require_what_it_takes
@@ -52,7 +52,7 @@ _NOTHING_GENERATED = {
 @needs(Right.INFERENCE)
 async def connect(request: WebSocket) -> None:
     socket: Socket = request.scope[SOCKET]
-    memory = ChainMemory(services_of(request).chain_space)
+    memory = ChainMemory(services_of(request).chain_space, principal_of(request).tenant)
     await request.accept()
     await socket.tell_idle()
     try:
@@ -101,9 +101,11 @@ class _Answers:
         wanted = await checked(request, body.get("input"), lambda: request_of(body, truncation))
         previous = wanted.previous
         request.scope[BODY].add(self._memory.num_bytes_of(previous))
-        chain = await self._memory.chain_of(previous)
+        chain = self._memory.chain_of(previous)
         if chain is not None:
-            wanted = following(wanted, chain)
+            request.scope[BODY].add_values(chain.num_values)
+            request.state.is_large |= chain.is_large
+            wanted = following(wanted, await checked(request, None, chain.unpacked))
         require_what_it_takes(request, wanted)
         if wanted.is_stored:
             principal_of(request).require(Right.STATE_WRITE, ', or send "store": false')
@@ -118,7 +120,7 @@ class _Answers:
         if response["status"] == "failed":
             self._forget(previous)
         else:
-            self._keep(wanted, response)
+            await self._keep(request, wanted, response)
 
     async def _generated(self, request: HTTPConnection, wanted: ResponseRequest) -> AsyncGenerator[bytes, None]:
         call, tenant = call_of(request, wanted.body), tenant_in_state(request)
@@ -130,13 +132,14 @@ class _Answers:
         finally:
             turn.leave()
 
-    def _keep(self, wanted: ResponseRequest, response: dict[str, Any]) -> None:
+    async def _keep(self, request: HTTPConnection, wanted: ResponseRequest, response: dict[str, Any]) -> None:
         """Remember a response that is over, if it is not stored."""
         if wanted.is_stored or wanted.conversation:
             self._memory.clear()
         else:
             items = [*wanted.followed, *wanted.items, *response["output"]]
-            self._memory.remember(ResponseChain(response["id"], wanted.previous, items))
+            chain = ResponseChain(response["id"], wanted.previous, items)
+            self._memory.remember(await checked(request, items, lambda: packed(chain)))
 
     def _forget(self, previous: Any) -> None:
         self._memory.forget(previous if isinstance(previous, str) else None)

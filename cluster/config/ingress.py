@@ -43,8 +43,9 @@ class WebSocketConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     chains send their whole input again.
     """
     max_all_remembered_bytes: Count = 256 << 20
-    """Most bytes that all connections of an ingress replica remember together. Above it, responses are not remembered.
-    More takes memory; fewer makes clients send their whole input again while many connections are open.
+    """Most bytes that all connections of an ingress replica remember together. The connections of one tenant may
+    remember half of them. Above that, responses are not remembered. More takes memory; fewer makes clients send their
+    whole input again while many connections are open.
     """
 
 

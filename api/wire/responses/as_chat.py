@@ -46,6 +46,12 @@ def chat_body(request: dict[str, Any], model: str, items: Sequence[Item]) -> dic
     return body
 
 
+def num_parts(items: Sequence[Item]) -> int:
+    """Items and their parts, in number, which `chat_body` walks."""
+    lists = (item.get("content") or item.get("output") or item.get("summary") for item in items)
+    return len(items) + sum(len(parts) for parts in lists if isinstance(parts, list))
+
+
 def chat_messages(items: Sequence[Item], instructions: str | None) -> list[Message]:
     """One message for each item, except that reasoning, text and tool calls of the assistant share one message if they
     follow each other in this order. Raises InvalidRequest for an item that a message cannot express, and for the output

@@ -7,6 +7,7 @@ import pytest
 
 from api.edge.byte_budget import FREE_BYTES, ByteBudget, Share
 from api.edge.capacity import Capacity, Standstill
+from api.edge.request_body import Body
 from api.frontend.generation import Call
 from cluster.errors import Overloaded
 from tests.component.app_with_fakes import CHAT, COMPLETION, FakeFrontend, a_client, an_app
@@ -124,6 +125,23 @@ def test_share_gives_back_all_that_it_took() -> None:
     assert budget.num_held == 1000
     for share in (one, one, other):
         share.release()
+    assert budget.num_held == 0
+
+
+def test_bodies_that_share_have_free_bytes_once() -> None:
+    budget = ByteBudget(1000)
+    share = Share(budget)
+    one, other = Body(share), Body(share)
+    one.add(FREE_BYTES)
+    other.add(600)
+    with pytest.raises(Overloaded):
+        one.add(401)
+    assert budget.num_held == 600
+    for body in (other, other):
+        body.release()
+    one.add(500)  # what it has counts still
+    assert budget.num_held == 500
+    one.release()
     assert budget.num_held == 0
 
 

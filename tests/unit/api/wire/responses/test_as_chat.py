@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.wire.responses.as_chat import LOGPROBS, chat_body, chat_messages
+from api.wire.responses.as_chat import LOGPROBS, chat_body, chat_messages, num_parts
 from cluster.errors import InvalidRequest
 
 
@@ -147,3 +147,13 @@ def test_model_that_must_call_a_tool_and_has_none_is_refused(tools: dict[str, An
         with pytest.raises(InvalidRequest) as caught:
             body(**tools, tool_choice=choice)
         assert caught.value.param == "tool_choice"
+
+
+def test_items_and_their_parts_are_counted() -> None:
+    call = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "call_1"}
+    parts = [{"type": "input_text", "text": "x"}] * 3
+    message = {"type": "message", "role": "user", "content": parts}
+    reasoning = {"type": "reasoning", "summary": parts}
+    items = [message, reasoning, call, output | {"output": "a text"}, output | {"output": parts}]
+    assert num_parts(items) == 5 + 9
