@@ -55,7 +55,10 @@ class KeepingScheduler(PipingScheduler):
         if conversations is None or self._blocks is None:
             return RetentionCounts()
         conversations.awaits(mark, tools, self._clock())
-        return msgspec.structs.replace(conversations.counts, taken_blocks=self._blocks.queue.num_taken)
+        queue = self._blocks.queue
+        return msgspec.structs.replace(
+            conversations.counts, kept_blocks=queue.num_kept, taken_blocks=queue.num_taken
+        )
 
     def add_request(self, request: Request) -> None:
         super().add_request(request)

@@ -44,11 +44,13 @@ class BlockOrder(Protocol):
     """The order in which an engine takes free blocks for other prompts. Each block is named by its hash."""
 
     def keep(self, blocks: Sequence[bytes]) -> None:
-        """Take these after all that are not kept. The last of them are taken first."""
+        """Take these after all that are not kept. The end of a prompt is taken before its begin."""
         ...
 
     def let_go(self, blocks: Sequence[bytes]) -> None:
-        """Do not keep these any more."""
+        """Do not keep these any more. They are taken when they would have been taken without `keep`: next, if that was
+        earlier than now.
+        """
         ...
 
     def take_first(self, blocks: Sequence[bytes]) -> None:

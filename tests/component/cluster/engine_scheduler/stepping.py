@@ -135,10 +135,20 @@ class Stepping:
         self.scheduler.add_request(request)
         return request
 
-    def add_tokens(self, name: str, tokens: Iterable[int], hasher: Any) -> Request:
-        """Add a prompt whose blocks are known by their hashes, and which is answered with one token."""
-        params = SamplingParams(max_tokens=1, ignore_eos=True, temperature=0.0)
-        request = Request(name, list(tokens), params, None, arrival_time=len(self._generated), block_hasher=hasher)
+    def add_tokens(
+        self, name: str, tokens: Iterable[int], hasher: Any, num_output: int = 1, salt: str | None = None
+    ) -> Request:
+        """Add a prompt whose blocks are known by their hashes."""
+        params = SamplingParams(max_tokens=num_output, ignore_eos=True, temperature=0.0)
+        request = Request(
+            name,
+            list(tokens),
+            params,
+            None,
+            arrival_time=len(self._generated),
+            block_hasher=hasher,
+            cache_salt=salt,
+        )
         self._generated[name], self._tpot_s[name] = 0, inf
         self.scheduler.add_request(request)
         return request
