@@ -15,12 +15,9 @@ from vllm.v1.request import Request, RequestStatus
 from cluster.engine_core.engine_hints import AWAIT
 from cluster.engine_scheduler.keeping_queue import KeptBlocks
 from cluster.engine_scheduler.piping_scheduler import PipingScheduler
-from cluster.messages.retention import RetentionCounts
+from cluster.messages.retention import TENANT_GROUPS, RetentionCounts
 from router.retention.kept_conversations import KeptConversations, WaitingConversation
 from router.retention.return_times import ReturnTimes
-
-TENANT_GROUPS = 32
-"""Groups of tenants whose times of return are learned apart. More learns each later; fewer mixes tenants."""
 
 
 def install() -> None:

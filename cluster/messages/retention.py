@@ -10,6 +10,8 @@ from cluster.messages.kv_events import BlockKey
 
 TOOL_GROUPS: Final = 32
 """Groups of tools whose times of return are learned apart. More learns each later; fewer mixes tools."""
+TENANT_GROUPS: Final = 32
+"""Groups of tenants whose times of return are learned apart. More learns each later; fewer mixes tenants."""
 
 
 class ToolWait(msgspec.Struct, frozen=True, array_like=True):

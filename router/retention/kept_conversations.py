@@ -18,7 +18,7 @@ To keep is an order and no claim: the engine takes kept blocks when no others ar
 Invariants: at most `most_blocks` blocks are kept; a block is kept exactly if some kept conversation has it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Final, Protocol, final
 
@@ -291,14 +291,21 @@ class KeptConversations:
 
     def _bound_memory(self) -> None:
         while len(self._known) > MOST_KNOWN:
-            oldest = next(iter(self._known.values()))
-            self._let_go(oldest)
-            self._forget(oldest)
+            self._forget(self._least_needed(self._known.values()))
         while self._num_chained > self._known_blocks:
-            oldest = next(iter(self._chained))
-            self._let_go(oldest)
+            oldest = self._least_needed(self._chained)
             self._unchain(oldest)
             oldest.chain = ()
+
+    def _least_needed(self, conversations: Iterable[WaitingConversation]) -> WaitingConversation:
+        """The oldest one that is not kept. If all are, the oldest one, which is kept no more."""
+        for conversation in conversations:
+            if conversation not in self._kept:
+                return conversation
+        oldest = next(iter(conversations))
+        self.counts.dropped += 1
+        self._let_go(oldest)
+        return oldest
 
 
 def _common(chain: Sequence[bytes], other: Sequence[bytes]) -> int:
