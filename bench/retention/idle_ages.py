@@ -21,7 +21,7 @@ def idle_ages(clock: Callable[[], float]) -> Iterator[list[float]]:
     def note_evicted(cache: KvCache, num_blocks: int) -> None:
         evict(cache, num_blocks)
         now = clock()
-        for block in cache._changes[-1].block_hashes:
+        for block in cache._changes[-1].block_hashes or ():
             if (since := idle_since.pop((id(cache), block), None)) is not None:
                 ages.append(now - since)
 

@@ -42,7 +42,9 @@ class KeepingQueue(FreeKVCacheBlockQueue):
 
     @property
     def num_kept(self) -> int:
-        """Blocks that are kept now, in use or free. Those that were taken do not count."""
+        """Blocks that are kept now, in use or free. One that was taken, and is computed again, counts once it is
+        free.
+        """
         return len(self._kept) - len(self._missing)
 
     # ---- keeping

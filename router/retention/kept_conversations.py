@@ -71,7 +71,9 @@ class WaitingConversation:
         self.kind = kind
         self.ended_at = now
         self.expires_at = 0.0
-        """Until when its blocks are kept. 0 if they are not."""
+        """Until when its blocks are kept: a time in seconds, or inf once its next prompt is here. It counts only while
+        the conversation is kept.
+        """
         self.was_kept = False
 
 
@@ -214,7 +216,6 @@ class KeptConversations:
     def _let_go(self, conversation: WaitingConversation) -> None:
         if conversation in self._kept:
             del self._kept[conversation]
-            conversation.expires_at = 0.0
             self._order.let_go(self._unwant(conversation.chain))
 
     def _unwant(self, chain: Sequence[bytes]) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Conversations that wait for tools while others come, on simulated engines: whose KV blocks are left."""
+"""Conversations that are likely to go on soon, while others come, on simulated engines: whose KV blocks are left."""
 
 import msgspec
 import pytest

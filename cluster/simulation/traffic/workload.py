@@ -66,8 +66,8 @@ class SimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_output: int | None = None
     """Most tokens that the client asks for, which policies know. None if the client sets no limit."""
     block_hashes: list[bytes] = []
-    """Hashes of the prompt's full blocks (of BLOCK_TOKENS, unless its generator was told another size), each of the whole
-    prefix up to its block. Blocks without a hash are shared with no prompt.
+    """Hashes of the prompt's full blocks (of BLOCK_TOKENS, unless its generator was told another size), each of the
+    whole prefix up to its block. Blocks without a hash are shared with no prompt.
     """
     tenant: str = ""
     slo_class: SloClass = SloClass.STANDARD

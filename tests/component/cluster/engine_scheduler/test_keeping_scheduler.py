@@ -42,13 +42,14 @@ class Keeping(Stepping):
         return (num_tokens - self.computed(request.request_id)) // BLOCK
 
     def await_tools(self, request: Request) -> Any:
+        """What is kept after the answer to this request has called tools."""
         last = request.num_prompt_tokens // BLOCK - 1
-        return self.scheduler.await_tools(request.block_hashes[last][-8:], 0)
-
+        self.scheduler.await_tools(request.block_hashes[last][-8:], 0)
+        return self.scheduler.retention_counts()
 
     @property
     def num_kept(self) -> int:
-        kept: int = self.scheduler.await_tools(b"unknown!", 0).kept_blocks
+        kept: int = self.scheduler.retention_counts().kept_blocks
         return kept
 
 
@@ -105,7 +106,8 @@ def test_next_step_ends_what_was_kept_for_it() -> None:
 
 def test_word_about_an_unknown_prompt_is_ignored() -> None:
     engine = Keeping(0.5)
-    assert engine.scheduler.await_tools(b"unknown!", 0).kept_blocks == 0
+    engine.scheduler.await_tools(b"unknown!", 0)
+    assert engine.num_kept == 0
 
 
 def test_answer_that_its_client_gave_up_is_not_kept() -> None:

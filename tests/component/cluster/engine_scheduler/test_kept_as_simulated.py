@@ -63,9 +63,7 @@ class Both:
             self.simulated.release(prompt[: len(found)])
             return False
         for block, name in zip(self._pool.get_new_blocks(len(new)), new, strict=True):
-            self._pool._insert_block_hash(
-                make_block_hash_with_group_id(BlockHash(name), 0), block, num_tokens=BLOCK
-            )
+            self._pool._insert_block_hash(make_block_hash_with_group_id(BlockHash(name), 0), block, num_tokens=BLOCK)
         self.simulated.take(len(new) * BLOCK)
         self.simulated.publish(prompt, len(found))
         return True
@@ -74,14 +72,15 @@ class Both:
         self._pool.free_blocks(reversed(self._found(prompt)))
         self.simulated.release(prompt)
 
-    def validate(self, seen: set[bytes]) -> None:
+    def validate(self, seen: set[bytes], *, is_in_use: bool) -> None:
         self.simulated.validate()
         self._real.queue.validate()
         cached = {name for name in seen if self._found([name])}
         (on_gpu, _) = self.simulated.snapshot()
-        assert cached == set(on_gpu.block_hashes)
+        assert cached == set(on_gpu.block_hashes or ())
         assert self._real.queue.num_taken == self.simulated.num_taken
-        assert self._real.queue.num_kept == self.simulated.num_kept
+        if not is_in_use:  # vLLM's blocks that were computed again count once they are free
+            assert self._real.queue.num_kept == self.simulated.num_kept
 
     def _found(self, prompt: list[bytes]) -> list[KVCacheBlock]:
         found: list[KVCacheBlock] = []
@@ -117,4 +116,4 @@ def test_the_same_blocks_are_left(steps: list[tuple[str, int, bool, float]]) -> 
             memory.conversations.ended(answered, len(answered), 0, now)
             if calls_tools:
                 memory.conversations.awaits(answered[-1][-8:], 0, now)
-        memory.validate(seen)
+        memory.validate(seen, is_in_use=bool(running))
