@@ -4,8 +4,8 @@
 
 Each variant serves the same tasks and the same chats, seed by seed. A task's next step comes some time after the answer
 to its last one, so a slow answer delays the steps after it. All variants have the same pools, Baton's engines, and
-Baton's admission; they differ in where prompts are placed, and in what the engines evict. Differences are against
-REFERENCE, in pairs of runs with one seed, with 95 % intervals. The row with unbounded memory is the ceiling.
+Baton's admission; they differ in where prompts are placed, and in what the engines evict. Differences are
+between pairs of runs with one seed, with 95 % intervals. The row with unbounded memory is the ceiling.
 """
 
 import argparse
@@ -56,17 +56,19 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     keeps: bool = False
     has_tier: bool = False
     is_unbounded: bool = False
+    against: str = ""
+    """The variant that it is compared with."""
 
 
-REFERENCE = "by real prefix, LRU"
+LRU, LRU_TIER = "by real prefix, LRU", "by real prefix, LRU, tier"
 VARIANTS = (
-    Variant(name="least requests, LRU", rule=_rival(least_requests)),
-    Variant(name="prefix affinity, LRU", rule=_rival(prefix_affinity)),
-    Variant(name=REFERENCE),
-    Variant(name="by real prefix, retention", keeps=True),
-    Variant(name="by real prefix, LRU, tier", has_tier=True),
-    Variant(name="by real prefix, retention, tier", keeps=True, has_tier=True),
-    Variant(name="by real prefix, unbounded", is_unbounded=True),
+    Variant(name="least requests, LRU", rule=_rival(least_requests), against=LRU),
+    Variant(name="prefix affinity, LRU", rule=_rival(prefix_affinity), against=LRU),
+    Variant(name=LRU),
+    Variant(name="by real prefix, retention", keeps=True, against=LRU),
+    Variant(name=LRU_TIER, has_tier=True, against=LRU),
+    Variant(name="by real prefix, retention, tier", keeps=True, has_tier=True, against=LRU_TIER),
+    Variant(name="by real prefix, unbounded", is_unbounded=True, against=LRU),
 )
 
 
@@ -164,19 +166,20 @@ def tables(runs: Runs) -> list[str]:
             row += [format(fmean(map(value, tenant)), form) for _, value, form in SERVED]
         served.append(row)
         counted.append([name, *(format(fmean(map(value, each)), form) for _, value, form in COUNTED)])
-    return [aligned(served), aligned(counted), *([aligned(differences(runs))] if REFERENCE in runs else [])]
+    return [aligned(served), aligned(counted), aligned(differences(runs))]
 
 
 def differences(runs: Runs) -> list[list[str]]:
     rows = [["", *(f"{who} {name}" for who in ("agents", "chats") for name, _, _ in SERVED)]]
-    for name, each in runs.items():
-        row = [f"{name} - {REFERENCE}"]
+    for variant in VARIANTS:
+        if variant.name not in runs or variant.against not in runs:
+            continue
+        row = [f"{variant.name} - {variant.against}"]
         for tenant in (_agents, _chats):
             for _, value, _ in SERVED:
-                pairs = zip(each, runs[REFERENCE], strict=True)
+                pairs = zip(runs[variant.name], runs[variant.against], strict=True)
                 row.append(mean_with_interval([value(tenant(ours)) - value(tenant(theirs)) for ours, theirs in pairs]))
-        if name != REFERENCE:
-            rows.append(row)
+        rows.append(row)
     return rows
 
 
