@@ -17,6 +17,7 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from cluster.engine_core.engine_hints import NO_DEADLINE, extra_args
+from cluster.engine_core.retention_log import RetentionLog
 from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
 from cluster.engine_scheduler.prompt_budget import PromptBudget
@@ -251,3 +252,4 @@ class SamplingConnector(PullingConnector):
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         KVConnectorBase_V1.__init__(self, vllm_config, role, kv_cache_config)
         self.steps = StepSampler()
+        self.retention_log = RetentionLog()
