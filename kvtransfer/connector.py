@@ -1,6 +1,6 @@
 """The NIXL connector that the engines load (`kv_connector_module_path`), in every process of an engine.
 
-It is vLLM's own pull connector with seven additions:
+It is vLLM's own pull connector with eight additions:
 1. On a prefill engine, leases can be ended at once and extended, and each end is reported (`ended_leases`).
 2. On a decode engine, a pull counts only until its deadline. Blocks that arrive later may already hold another prompt,
    so they are computed instead.
@@ -11,6 +11,7 @@ It is vLLM's own pull connector with seven additions:
 6. The connector of an engine's core installs the guard of what constraints of requests cost the engine
    (cluster/engine_core/grammar_guard.py), and the hashes of public prefixes (cluster/engine_core/public_prefix.py).
 7. A decode engine knows what it has pulled from whom, and can forget it (kvtransfer/forgetting.py).
+8. Every engine reports what became of the KV blocks that it has kept (cluster/engine_core/retention_log.py).
 
 Importing this module also fits the engine's process to a shared host. The process ends with the worker that owns it,
 and logs as the worker does. It is not pinned to the machine's last core. On the CPU, NIXL's progress thread sleeps
@@ -49,6 +50,7 @@ from cluster.engine_core import public_prefix
 from cluster.engine_core.amx import ask_for_tiles
 from cluster.engine_core.grammar_budget import GrammarBudget
 from cluster.engine_core.grammar_guard import install
+from cluster.engine_core.retention_log import RETENTION_KEY, RetentionLog
 from cluster.engine_core.step_samples import STATS_KEY, StepSampler
 from cluster.network import strangers
 from cluster.network.open_files import allow_open_files
@@ -106,6 +108,12 @@ class NixlConnector(NixlPullConnector):
         scheduler = self.connector_scheduler
         return scheduler.origin_log if isinstance(scheduler, HandoffScheduler) else None
 
+    @property
+    def retention_log(self) -> RetentionLog | None:
+        """What became of kept blocks. None in processes that do not schedule."""
+        scheduler = self.connector_scheduler
+        return scheduler.retention_log if isinstance(scheduler, HandoffScheduler) else None
+
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats | None:
         return HandoffStats(data=data) if data is not None else HandoffStats()
@@ -117,11 +125,13 @@ class NixlConnector(NixlPullConnector):
         return super().get_kv_connector_stats()
 
 
-_OUR_KEYS = (*map(stats_key, LeaseEnd), PULLS_KEY, STATS_KEY, strangers.STATS_KEY)
+_OUR_KEYS = (*map(stats_key, LeaseEnd), PULLS_KEY, STATS_KEY, RETENTION_KEY, strangers.STATS_KEY)
 
 
 class HandoffStats(NixlKVConnectorStats):
-    """vLLM's statistics, with leases that have ended, by cause, with durations of pulls, and with samples of steps."""
+    """vLLM's statistics, with leases that have ended, by cause, with durations of pulls, with samples of steps, and
+    with counts of kept blocks.
+    """
 
     def reset(self) -> None:
         super().reset()
@@ -138,6 +148,7 @@ class HandoffScheduler(NixlPullConnectorScheduler):
     def __init__(self, vllm_config: VllmConfig, engine_id: str, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, engine_id, kv_cache_config)
         self.steps = StepSampler()
+        self.retention_log = RetentionLog()
         self.origin_log = OriginLog(vllm_config.cache_config.block_size)
 
     @staticmethod
@@ -163,15 +174,16 @@ class HandoffScheduler(NixlPullConnectorScheduler):
             params._eos_token_id = None
 
     def step_stats(self) -> KVConnectorStats | None:
-        """The samples of a step that is done. None if there are none."""
+        """The samples of a step that is done, and what else this process has counted. None if there is nothing."""
         now = time.monotonic()
         self.steps.done(now)
-        samples, dropped = self.steps.take(now), STRANGERS.take()
-        if samples is None and not dropped:
+        samples, dropped, kept = self.steps.take(now), STRANGERS.take(), self.retention_log.take(now)
+        if samples is None and not dropped and not kept:
             return None
         stats = HandoffStats()
         stats.data[STATS_KEY] = samples or []
         stats.data[strangers.STATS_KEY] = list(dropped)
+        stats.data[RETENTION_KEY] = list(kept)
         return stats
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:

@@ -1,1 +1,1 @@
-"""What keeping the KV blocks of conversations that wait for tools is worth: in the simulator, and on a real engine."""
+"""What keeping KV blocks of conversations that are likely to go on soon is worth, simulated and on real engines."""

@@ -2,10 +2,10 @@
 
     make bench-retention-engine
 
-Two engines with the demo model and the same KV memory take turns. One keeps the blocks of conversations that wait for
-tools, the other one has vLLM's own order (LRU). In each turn the same agents work on tasks, whose prompts grow, and
-clients of chats send prompts of their own without a pause. The agents' gaps are drawn from what is published, up to
-MOST_GAP_S.
+Two engines with the demo model and the same KV memory take turns. One keeps the blocks of conversations that are likely
+to go on soon, the other one has vLLM's own order (LRU). Both are told of tool calls. In each turn the same tasks of
+agents, whose prompts grow, and the same chats begin at fixed times, however fast the engine answers. The agents' gaps
+are drawn from what is published, up to MOST_GAP_S. What is still under way when a turn ends goes on to its end.
 """
 
 import argparse
@@ -13,11 +13,13 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from statistics import fmean
+from typing import Any
 
 import msgspec
 import yaml
+from prometheus_client import REGISTRY
 from vllm.sampling_params import SamplingParams
 
 from cluster.config.application import parse
@@ -27,7 +29,7 @@ from cluster.engine.port import EngineHooks
 from cluster.engine.sampling_params import encode_sampling_params
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Pool, RequestId, WorkerId
-from cluster.messages.retention import RetentionCounts, ToolWait
+from cluster.messages.retention import ToolWait
 from cluster.network.interface import Interface
 from cluster.network.secret import establish_secret
 from cluster.repository import REPO_ROOT
@@ -38,9 +40,10 @@ from cluster.step_stream.buffer import TokenBuffer
 CONFIG = parse(yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())["applications"][0]["args"])
 KV_BYTES = 96 << 20
 """KV memory of an engine. More has room for all agents and chats; less has none for the agents alone."""
-NUM_AGENTS, NUM_STEPS = 4, 8
+TASKS_PER_S, NUM_STEPS = 0.1, 8
 FIRST_TOKENS, RESULT_TOKENS, ANSWER_TOKENS = 1_200, 250, 16
-NUM_CHATS, CHAT_TOKENS = 3, 480
+CHATS_PER_S, CHAT_TOKENS = 2.0, 480
+"""Rates at which tasks and chats begin. Higher queues more on a slow machine; lower evicts less."""
 MOST_GAP_S = 10.0
 KEPT_SHARE = 0.5
 """Share of the KV memory of the engine that keeps blocks."""
@@ -57,7 +60,6 @@ class Answered(msgspec.Struct, frozen=True):
 class BenchEngine:
     def __init__(self, name: str, kept_share: float) -> None:
         self.name = name
-        self.keeps = kept_share > 0
         pool = CONFIG.pool(CONFIG.decode)
         config = msgspec.structs.replace(
             pool, kept_share=kept_share, engine={**pool.engine, "kv_cache_memory_bytes": KV_BYTES}
@@ -70,7 +72,6 @@ class BenchEngine:
         )
         self._hasher = BlockHasher(CONFIG.block_size)
         self._num_requests = 0
-        self.counts = RetentionCounts()
 
     @property
     def capacity_tokens(self) -> int:
@@ -103,7 +104,7 @@ class BenchEngine:
 
     async def await_tools(self, prompt: list[int], salt: str) -> None:
         hashes = await self._hasher.of_prompt(prompt, salt)
-        self.counts = await self._engine.await_tools(ToolWait(hashes[-1]))
+        await self._engine.await_tools(ToolWait(hashes[-1]))
 
 
 class Turn:
@@ -118,29 +119,39 @@ class Turn:
         self.chats: list[Answered] = []
 
     async def run(self) -> None:
-        agents = [self._agent(f"{self._number} {i}") for i in range(NUM_AGENTS)]
-        chats = [self._chat(f"{self._number} {i}") for i in range(NUM_CHATS)]
-        await asyncio.gather(*agents, *chats)
+        async with asyncio.TaskGroup() as begun:
+            begun.create_task(self._begin(begun, TASKS_PER_S, "task", self._task))
+            begun.create_task(self._begin(begun, CHATS_PER_S, "chat", self._chat))
 
-    async def _agent(self, name: str) -> None:
-        rng, gaps = random.Random(f"agent {name}"), AgentTasks(tasks_per_s=1.0).gaps_s
-        while not self._is_over:
-            prompt = words(rng, FIRST_TOKENS)
-            for step in range(NUM_STEPS):
-                answered = await self._engine.answer(prompt, "agents")
-                if step:
-                    self.steps.append(answered)
-                if self._engine.keeps and step < NUM_STEPS - 1:
-                    await self._engine.await_tools(prompt, "agents")
-                await asyncio.sleep(min(gaps.draw(rng), MOST_GAP_S))
-                if self._is_over:
-                    return
-                prompt = prompt + answered.tokens + words(rng, RESULT_TOKENS)
+    async def _begin(
+        self,
+        begun: asyncio.TaskGroup,
+        per_s: float,
+        name: str,
+        what: Callable[[random.Random], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Begin tasks or chats at random times of this rate, which are the same for both engines."""
+        rng, number, at = random.Random(f"{name}s of {self._number}"), 0, time.monotonic()
+        while at < self._ends_at:
+            await asyncio.sleep(at - time.monotonic())
+            begun.create_task(what(random.Random(f"{name} {number} of {self._number}")))
+            number, at = number + 1, at + rng.expovariate(per_s)
 
-    async def _chat(self, name: str) -> None:
-        rng = random.Random(f"chat {name}")
-        while not self._is_over:
-            self.chats.append(await self._engine.answer(words(rng, CHAT_TOKENS), "chats"))
+    async def _task(self, rng: random.Random) -> None:
+        gaps = AgentTasks(tasks_per_s=TASKS_PER_S).gaps_s
+        prompt = words(rng, FIRST_TOKENS)
+        for step in range(NUM_STEPS):
+            answered = await self._engine.answer(prompt, "agents")
+            if step:
+                self.steps.append(answered)
+            if step == NUM_STEPS - 1 or self._is_over:
+                return
+            await self._engine.await_tools(prompt, "agents")
+            await asyncio.sleep(min(gaps.draw(rng), MOST_GAP_S))
+            prompt = prompt + answered.tokens + words(rng, RESULT_TOKENS)
+
+    async def _chat(self, rng: random.Random) -> None:
+        self.chats.append(await self._engine.answer(words(rng, CHAT_TOKENS), "chats"))
 
     @property
     def _is_over(self) -> bool:
@@ -165,7 +176,9 @@ async def measure(num_rounds: int, duration_s: float) -> list[tuple[str, Turn]]:
             await turn.run()
             turns.append((engine.name, turn))
             print(aligned([HEADING, row(f"{engine.name} {number}", [turn])]), flush=True)
-    print(engines[1].counts)
+    for outcome in ("returned", "expired", "dropped", "late"):
+        labels = {"pool": Pool.DECODE.value, "outcome": outcome}
+        print(f"{outcome}: {REGISTRY.get_sample_value('baton_kept_conversations_total', labels) or 0:.0f}")
     for engine in engines:
         engine.shutdown()
     return turns
@@ -178,7 +191,7 @@ def row(name: str, turns: Sequence[Turn]) -> list[str]:
     steps = [step for turn in turns for step in turn.steps]
     chats = [chat for turn in turns for chat in turn.chats]
     hits = sum(step.num_hits for step in steps) / max(1, sum(step.num_prompt for step in steps))
-    ttfts, of_chats = (sorted(1e3 * one.ttft_s for one in each) for each in (steps, chats))
+    ttfts, of_chats = (sorted(1e3 * one.ttft_s for one in each) or [0.0] for each in (steps, chats))
     return [
         name,
         f"{len(steps)}",

@@ -118,9 +118,9 @@ class PoolConfig(NodeChoice, msgspec.Struct, frozen=True, kw_only=True, forbid_u
     starts, so that no GPU is needed beyond those of the pool, and the pool is short of workers meanwhile.
     """
     kept_share: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
-    """Most of an engine's KV memory in which the blocks of conversations that wait for tools are evicted after all
-    others (docs/retention.md). More finds the blocks of more agents again; less finds more of other prompts. 0 keeps
-    none.
+    """Most of an engine's KV memory in which the blocks of conversations that are likely to go on soon are evicted
+    after all others (docs/retention.md). More finds the blocks of more agents again; less finds more of other prompts.
+    0 keeps none.
     """
     tiers: TiersConfig = TiersConfig()
     grammars: GrammarBudgetConfig = GrammarBudgetConfig()

@@ -39,7 +39,7 @@ from cluster.errors import EngineLost, ServingError, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.reports import StepSample, WorkerLoad
-from cluster.messages.retention import RetentionCounts, ToolWait
+from cluster.messages.retention import ToolWait
 from cluster.metrics.engines import UNCLAIMED_TOKENS
 from cluster.network.interface import Interface
 from cluster.repository import resolve_model
@@ -159,10 +159,9 @@ class Engine:
         """Raises ServingError."""
         await self._runner.call_core(forgetting.FORGET, None, None)
 
-    async def await_tools(self, wait: ToolWait) -> RetentionCounts:
+    async def await_tools(self, wait: ToolWait) -> None:
         """Raises ServingError."""
-        counts = await self._runner.call_core(AWAIT, wait.mark, wait.tools)
-        return msgspec.convert(counts, RetentionCounts)
+        await self._runner.call_core(AWAIT, wait.mark, wait.tools)
 
     async def drained(self) -> None:
         await self._tap.idle()

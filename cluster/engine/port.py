@@ -21,7 +21,7 @@ import msgspec
 from cluster.messages.generation import GenerateRequest, PromptTokenSources
 from cluster.messages.ids import RequestId
 from cluster.messages.reports import EngineShape, StepSample, WorkerLoad
-from cluster.messages.retention import RetentionCounts, ToolWait
+from cluster.messages.retention import ToolWait
 from cluster.messages.transport import WorkerTransport
 from cluster.step_stream.buffer import DeltaSink
 from kvtransfer.handoff import KVHandoff, PrefillResult, PulledBlocks
@@ -234,9 +234,9 @@ class WorkerEngine(ReportedEngine, WatchedEngine, Protocol):
         """
         ...
 
-    async def await_tools(self, wait: ToolWait) -> RetentionCounts:
-        """An answer has called tools: keep the KV blocks of its conversation for a while, where the engine can. Return
-        what has become of kept ones. Raises ServingError.
+    async def await_tools(self, wait: ToolWait) -> None:
+        """An answer has called tools: keep the KV blocks of its conversation for a while, where the engine can. Raises
+        ServingError.
         """
         ...
 

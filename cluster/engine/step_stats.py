@@ -1,5 +1,5 @@
 """What vLLM's engine reports after each step: its load, the duration of steps, the transfers and leases that have
-ended.
+ended, and what became of kept KV blocks.
 """
 
 from collections import deque
@@ -8,10 +8,11 @@ from collections.abc import Callable
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
+from cluster.engine_core.retention_log import counts_in
 from cluster.engine_core.step_samples import MAX_SAMPLES, samples_in
 from cluster.messages.ids import Pool
 from cluster.messages.reports import StepSample, WorkerLoad
-from cluster.metrics.engines import PREEMPTIONS
+from cluster.metrics.engines import PREEMPTIONS, RetentionMetrics
 from cluster.metrics.handoffs import TRANSFER_BYTES
 from cluster.network import strangers
 from cluster.network.strangers import STRANGERS
@@ -29,6 +30,7 @@ class EngineSteps(StatLoggerBase):
         """The load after the last step."""
         self.transfers = TransferLog()
         self.pulls = PullLog()
+        self._retention = RetentionMetrics(pool)
         self._samples: deque[StepSample] = deque(maxlen=MAX_SAMPLES)
 
     def take_samples(self) -> list[StepSample]:
@@ -58,6 +60,8 @@ class EngineSteps(StatLoggerBase):
         TRANSFER_BYTES.inc(self.transfers.record(nixl))
         self.pulls.record(nixl)
         self._samples.extend(samples_in(nixl))
+        if (kept := counts_in(nixl)) is not None:
+            self._retention.show(kept)
         STRANGERS.add(nixl.get(strangers.STATS_KEY, ()))
         if ended := ended_leases(nixl):
             self._on_ended_leases(ended)

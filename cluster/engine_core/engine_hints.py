@@ -18,7 +18,7 @@ RANK_KEY = "baton_rank"
 """Key of the rank of a request's SLO class, in the same place. Rank 0 is left out."""
 AWAIT = "baton_await"
 """The name under which the front of the engine calls the core when an answer has called tools, with the fields of
-ToolWait. The answer is RetentionCounts, as builtins. The core ignores a prompt that it does not know.
+ToolWait. The core ignores a prompt that it does not know.
 """
 PUBLIC_TOKENS_KEY = "baton_public_tokens"
 """Key of `GenerateRequest.num_public_tokens`, in the same place. 0 is left out."""

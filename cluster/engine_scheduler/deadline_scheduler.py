@@ -37,6 +37,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
 from cluster.engine_core.engine_hints import ENGINE_KIND, KEPT_SHARE, NO_DEADLINE, RANK_KEY, TPOT_KEY
+from cluster.engine_core.retention_log import RetentionLog
 from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_core.token_pipe import TOKEN_PIPE, TokenPipe
 from cluster.engine_scheduler import keeping_scheduler
@@ -71,6 +72,8 @@ def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
             scheduler.steps = sampler
         if isinstance(log := getattr(connector, "origin_log", None), OriginLog):
             log.caches = Caches(scheduler)
+        if isinstance(kept := getattr(connector, "retention_log", None), RetentionLog):
+            kept.tell(scheduler.retention_counts)
     return scheduler
 
 

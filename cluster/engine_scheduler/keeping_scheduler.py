@@ -15,19 +15,16 @@ from vllm.v1.request import Request, RequestStatus
 from cluster.engine_core.engine_hints import AWAIT
 from cluster.engine_scheduler.keeping_queue import KeptBlocks
 from cluster.engine_scheduler.piping_scheduler import PipingScheduler
-from cluster.messages.retention import RetentionCounts
+from cluster.messages.retention import TENANT_GROUPS, RetentionCounts
 from router.retention.kept_conversations import KeptConversations, WaitingConversation
 from router.retention.return_times import ReturnTimes
-
-TENANT_GROUPS = 32
-"""Groups of tenants whose times of return are learned apart. More learns each later; fewer mixes tenants."""
 
 
 def install() -> None:
     """Let the front of the engine call AWAIT. May be called again."""
 
-    def await_tools(core: Any, mark: bytes, tools: int) -> Any:
-        return msgspec.to_builtins(core.scheduler.await_tools(mark, tools))
+    def await_tools(core: Any, mark: bytes, tools: int) -> None:
+        core.scheduler.await_tools(mark, tools)
 
     setattr(EngineCore, AWAIT, await_tools)
 
@@ -49,13 +46,18 @@ class KeepingScheduler(PipingScheduler):
             self._blocks = KeptBlocks(pool, self.kv_cache_manager.num_kv_cache_groups)
             self._conversations = KeptConversations(most, pool.num_gpu_blocks, self._blocks, ReturnTimes())
 
-    def await_tools(self, mark: bytes, tools: int) -> RetentionCounts:
+    def await_tools(self, mark: bytes, tools: int) -> None:
         """The answer to the prompt that ends with this block has called tools."""
-        conversations = self._conversations
-        if conversations is None or self._blocks is None:
+        if self._conversations is not None:
+            self._conversations.awaits(mark, tools, self._clock())
+
+    def retention_counts(self) -> RetentionCounts:
+        if self._conversations is None or self._blocks is None:
             return RetentionCounts()
-        conversations.awaits(mark, tools, self._clock())
-        return msgspec.structs.replace(conversations.counts, taken_blocks=self._blocks.queue.num_taken)
+        queue = self._blocks.queue
+        return msgspec.structs.replace(
+            self._conversations.counts, kept_blocks=queue.num_kept, taken_blocks=queue.num_taken
+        )
 
     def add_request(self, request: Request) -> None:
         super().add_request(request)

@@ -41,8 +41,8 @@ PREEMPTIONS = Counter(
 
 KEPT_BLOCKS = Gauge(
     "baton_kept_kv_blocks",
-    "KV blocks that this worker's engine keeps for conversations that wait for tools, in use or free, when an answer "
-    "last called tools.",
+    "KV blocks that this worker's engine has and keeps for conversations that are likely to go on soon, in use or "
+    "free. Kept blocks that it has taken for other prompts do not count.",
     ["pool"],
 )
 KEPT_HITS = Counter(
@@ -71,7 +71,7 @@ def observe_steps(pool: Pool, samples: Iterable[StepSample]) -> None:
 
 
 class RetentionMetrics:
-    """Shows the counts of one engine, which only grow."""
+    """Shows the counts of one engine. All but the kept blocks only grow."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

@@ -243,6 +243,7 @@ class Client:
             slo_class=sim.slo_class,
             slo=sim.slo,
             path=receipt.path,
+            worker=receipt.placement.generating if receipt.placement else "",
             ttft_s=None if receipt.ttft_s is None else receipt.ttft_s + waited_s,
             tpot_s=receipt.tpot_s,
             outcome=receipt.outcome,

@@ -9,9 +9,7 @@ from collections import deque
 from typing import Final, Protocol
 
 from cluster.errors import ServingError
-from cluster.messages.ids import Pool
-from cluster.messages.retention import RetentionCounts, ToolWait
-from cluster.metrics.engines import RetentionMetrics
+from cluster.messages.retention import ToolWait
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import AWAIT_TOOLS
 
@@ -24,15 +22,14 @@ some when many answers end together.
 
 
 class KeepingEngine(Protocol):
-    async def await_tools(self, wait: ToolWait) -> RetentionCounts:
+    async def await_tools(self, wait: ToolWait) -> None:
         """Raises ServingError."""
         ...
 
 
 class ToolWaits:
-    def __init__(self, engine: KeepingEngine, service: Service, pool: Pool) -> None:
+    def __init__(self, engine: KeepingEngine, service: Service) -> None:
         self._engine = engine
-        self._metrics = RetentionMetrics(pool)
         self._waits: deque[ToolWait] = deque(maxlen=MOST_WAITING)
         self._telling: asyncio.Task[None] | None = None
         service.on_post(AWAIT_TOOLS, self._heard)
@@ -45,8 +42,6 @@ class ToolWaits:
     async def _tell(self) -> None:
         while self._waits:
             try:
-                counts = await self._engine.await_tools(self._waits.popleft())
+                await self._engine.await_tools(self._waits.popleft())
             except ServingError as error:  # the engine is dead, which the watchdog sees
                 logger.debug("the engine was not told of a conversation that waits: %s", error)
-            else:
-                self._metrics.show(counts)

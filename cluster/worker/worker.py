@@ -96,7 +96,7 @@ class Worker:
             EngineHooks(on_prompt=self._count_prompt, on_step=hooks.on_step, on_ended_leases=hooks.on_ended_leases)
         )
         self._forgetting = Forgetting(self, service, on_convicted=hooks.on_convicted, on_failed=self.fail)
-        self._tool_waits = ToolWaits(engine, service, pool)
+        self._tool_waits = ToolWaits(engine, service)
         service.on_call(ANSWER, lambda _: show_life(engine, config.stall_timeout_s, worker))
         self._kv_events = KvEventFeed(worker, engine.kv_events, scheduler.send_kv_events)
         self._watchdog = Watchdog(engine, config.stall_timeout_s, lambda: self._say_left(config.stall_timeout_s))

@@ -18,7 +18,7 @@ To keep is an order and no claim: the engine takes kept blocks when no others ar
 Invariants: at most `most_blocks` blocks are kept; a block is kept exactly if some kept conversation has it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Final, Protocol, final
 
@@ -44,11 +44,13 @@ class BlockOrder(Protocol):
     """The order in which an engine takes free blocks for other prompts. Each block is named by its hash."""
 
     def keep(self, blocks: Sequence[bytes]) -> None:
-        """Take these after all that are not kept. The last of them are taken first."""
+        """Take these after all that are not kept. The end of a prompt is taken before its begin."""
         ...
 
     def let_go(self, blocks: Sequence[bytes]) -> None:
-        """Do not keep these any more."""
+        """Do not keep these any more. They are taken when they would have been taken without `keep`: next, if that was
+        earlier than now.
+        """
         ...
 
     def take_first(self, blocks: Sequence[bytes]) -> None:
@@ -69,7 +71,9 @@ class WaitingConversation:
         self.kind = kind
         self.ended_at = now
         self.expires_at = 0.0
-        """Until when its blocks are kept. 0 if they are not."""
+        """Until when its blocks are kept: a time in seconds, or inf once its next prompt is here. It counts only while
+        the conversation is kept.
+        """
         self.was_kept = False
 
 
@@ -212,7 +216,6 @@ class KeptConversations:
     def _let_go(self, conversation: WaitingConversation) -> None:
         if conversation in self._kept:
             del self._kept[conversation]
-            conversation.expires_at = 0.0
             self._order.let_go(self._unwant(conversation.chain))
 
     def _unwant(self, chain: Sequence[bytes]) -> list[bytes]:
@@ -289,14 +292,21 @@ class KeptConversations:
 
     def _bound_memory(self) -> None:
         while len(self._known) > MOST_KNOWN:
-            oldest = next(iter(self._known.values()))
-            self._let_go(oldest)
-            self._forget(oldest)
+            self._forget(self._least_needed(self._known.values()))
         while self._num_chained > self._known_blocks:
-            oldest = next(iter(self._chained))
-            self._let_go(oldest)
+            oldest = self._least_needed(self._chained)
             self._unchain(oldest)
             oldest.chain = ()
+
+    def _least_needed(self, conversations: Iterable[WaitingConversation]) -> WaitingConversation:
+        """The oldest one that is not kept. If all are, the oldest one, which is kept no more."""
+        for conversation in conversations:
+            if conversation not in self._kept:
+                return conversation
+        oldest = next(iter(conversations))
+        self.counts.dropped += 1
+        self._let_go(oldest)
+        return oldest
 
 
 def _common(chain: Sequence[bytes], other: Sequence[bytes]) -> int:

@@ -5,7 +5,8 @@ use, and blocks that are known and idle. When tokens are taken, idle blocks are 
 tier behind the GPU gets every block as soon as it is known, as with vLLM's offloading connector, and keeps the blocks
 used last.
 
-Idle blocks that are kept (router/retention/) are evicted after all others, as in Baton's engines.
+Idle blocks that are kept (router/retention/) are spared when they would be evicted, and evicted after all others, as in
+Baton's engines (cluster/engine_scheduler/keeping_queue.py).
 
 Invariants: used and idle tokens never exceed the capacity; a block is idle exactly when no request holds it.
 """
@@ -23,11 +24,12 @@ class KvCache:
         "_holders",
         "_host",
         "_idle",
-        "_keeps",
         "_kept",
         "_max_host_blocks",
         "_private",
+        "_spared",
         "block_size",
+        "num_taken",
     )
 
     def __init__(self, capacity_tokens: int, block_size: int, host_tokens: int = 0) -> None:
@@ -37,11 +39,13 @@ class KvCache:
         self._holders: dict[bytes, int] = {}
         """Number of requests that use each known block."""
         self._idle: OrderedDict[bytes, None] = OrderedDict()
-        """Blocks that no request holds, and that are not kept."""
-        self._kept: OrderedDict[bytes, None] = OrderedDict()
-        """Kept blocks that no request holds."""
-        self._keeps: set[bytes] = set()
-        """Blocks that are kept when no request holds them."""
+        """Blocks that no request holds, and that were not spared."""
+        self._spared: OrderedDict[bytes, None] = OrderedDict()
+        """Kept blocks that no request holds, and that would have been evicted."""
+        self._kept: set[bytes] = set()
+        """Blocks that are spared."""
+        self.num_taken = 0
+        """Kept blocks that were evicted, because there were no others."""
         self._host: OrderedDict[bytes, None] = OrderedDict()
         """Blocks of the DRAM tier, least recently used first."""
         self._max_host_blocks = host_tokens // block_size
@@ -50,12 +54,17 @@ class KvCache:
     @property
     def available_tokens(self) -> int:
         """Tokens that are free, or in blocks that no request holds."""
-        num_held = len(self._holders) - len(self._idle) - len(self._kept)
+        num_held = len(self._holders) - len(self._idle) - len(self._spared)
         return self._capacity - self._private - num_held * self.block_size
 
     @property
     def used_share(self) -> float:
         return 1 - self.available_tokens / self._capacity
+
+    @property
+    def num_kept(self) -> int:
+        """Blocks that are kept now, held or idle."""
+        return sum(block in self._holders for block in self._kept)
 
     @property
     def has_changes(self) -> bool:
@@ -89,7 +98,7 @@ class KvCache:
         for block in reversed(block_hashes):
             holders[block] -= 1
             if not holders[block]:
-                (self._kept if block in self._keeps else self._idle)[block] = None
+                self._idle[block] = None
 
     def take(self, num_tokens: int) -> None:
         """Take tokens for one request alone, at most `available_tokens`."""
@@ -125,18 +134,15 @@ class KvCache:
     # ---- BlockOrder (router/retention/kept_conversations.py)
 
     def keep(self, blocks: Sequence[bytes]) -> None:
-        self._keeps.update(blocks)
-        for block in reversed(blocks):
-            if block in self._idle:
-                del self._idle[block]
-                self._kept[block] = None
+        self._kept.update(blocks)
 
     def let_go(self, blocks: Sequence[bytes]) -> None:
-        self._keeps.difference_update(blocks)
-        for block in reversed(blocks):
-            if block in self._kept:
-                del self._kept[block]
+        self._kept.difference_update(blocks)
+        for block in blocks:
+            if block in self._spared:
+                del self._spared[block]
                 self._idle[block] = None
+                self._idle.move_to_end(block, last=False)
 
     def take_first(self, blocks: Sequence[bytes]) -> None:
         for block in blocks:
@@ -159,22 +165,29 @@ class KvCache:
         """Assert every invariant. Tests call it."""
         assert self._private >= 0
         assert self._private + len(self._holders) * self.block_size <= self._capacity
-        assert {block for block, number in self._holders.items() if not number} == {*self._idle, *self._kept}
-        assert self._keeps >= self._kept.keys()
-        assert not self._keeps & self._idle.keys()
+        assert {block for block, number in self._holders.items() if not number} == {*self._idle, *self._spared}
+        assert self._kept >= self._spared.keys()
+        assert not self._spared.keys() & self._idle.keys()
         assert len(self._host) <= self._max_host_blocks
 
     def _evict(self, num_blocks: int) -> None:
-        num_idle = min(num_blocks, len(self._idle))
-        evicted = [self._idle.popitem(last=False)[0] for _ in range(num_idle)]
-        evicted += [self._kept.popitem(last=False)[0] for _ in range(num_blocks - num_idle)]
+        evicted: list[bytes] = []
+        while self._idle and len(evicted) < num_blocks:
+            block, _ = self._idle.popitem(last=False)
+            if block in self._kept:
+                self._spared[block] = None
+            else:
+                evicted.append(block)
+        num_taken = num_blocks - len(evicted)
+        evicted += [self._spared.popitem(last=False)[0] for _ in range(num_taken)]
+        self.num_taken += num_taken
         for block in evicted:
             del self._holders[block]
         self._changes.append(KvChange(KvTier.GPU, False, evicted))
 
     def _idle_with(self, block: bytes) -> OrderedDict[bytes, None]:
         """The idle blocks that this idle block is one of."""
-        return self._kept if block in self._keeps else self._idle
+        return self._spared if block in self._spared else self._idle
 
     def _keep_on_host(self, block_hashes: Sequence[bytes], new: list[bytes]) -> None:
         host = self._host

@@ -2,14 +2,14 @@
 
 from zlib import crc32
 
+import msgspec
+
+from cluster.messages.retention import TENANT_GROUPS, RetentionCounts
 from cluster.simulation.engine.engine_request import EngineRequest, Moment
 from cluster.simulation.engine.engine_setting import EngineSetting
 from cluster.simulation.engine.kv_cache import KvCache
 from router.retention.kept_conversations import KeptConversations, WaitingConversation
 from router.retention.return_times import ReturnTimes
-
-TENANT_GROUPS = 32
-"""As in cluster/engine_scheduler/keeping_scheduler.py."""
 
 
 class WorkerRetention:
@@ -18,8 +18,16 @@ class WorkerRetention:
     def __init__(self, setting: EngineSetting, cache: KvCache) -> None:
         num_blocks = setting.kv_capacity_tokens // setting.block_size
         most = int(setting.kept_share * num_blocks)
+        self._cache = cache
         self._kept = KeptConversations(most, num_blocks, cache, ReturnTimes()) if most else None
         self._returned: dict[EngineRequest, WaitingConversation] = {}
+
+    @property
+    def counts(self) -> RetentionCounts:
+        if self._kept is None:
+            return RetentionCounts()
+        kept, taken = self._cache.num_kept, self._cache.num_taken
+        return msgspec.structs.replace(self._kept.counts, kept_blocks=kept, taken_blocks=taken)
 
     def came(self, request: EngineRequest, now: float) -> None:
         if (kept := self._due(now)) is not None and (back := kept.came(request.block_hashes, now)) is not None:

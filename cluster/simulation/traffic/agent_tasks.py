@@ -16,7 +16,7 @@ import msgspec
 from cluster.messages.kv_events import KEY_BYTES
 from cluster.messages.placement import Slo
 from cluster.simulation.traffic.mixes import Spread, log_normal
-from cluster.simulation.traffic.workload import BLOCK_TOKENS, Arrival, SimRequest
+from cluster.simulation.traffic.workload import Arrival, SimRequest
 
 TENANT: Final = "agents"
 
@@ -41,6 +41,10 @@ class AgentTasks(msgspec.Struct, frozen=True, kw_only=True):
     longest_prompt: int = 60_000
     """Tokens of a prompt before the history is compacted."""
     summary_tokens: int = 3_000
+    block_tokens: int = 64
+    """Tokens of a block of the engines. In large blocks, a short next step ends with the same block as the step before,
+    so that engines cannot tell it from another conversation (router/retention/kept_conversations.py).
+    """
 
 
 SloOf = Callable[[Arrival], Slo]
@@ -69,7 +73,7 @@ def with_chats(
 
 def _task(agents: AgentTasks, start_s: float, number: int, rng: random.Random, slo_of: SloOf) -> list[SimRequest]:
     kind = f"instructions {rng.randrange(agents.num_kinds)}"
-    history = _History(kind, agents.instruction_tokens, f"task {number}")
+    history = _History(agents, kind, f"task {number}")
     history.add(round(agents.questions.draw(rng)))
     requests: list[SimRequest] = []
     num_steps = round(agents.steps.draw(rng))
@@ -89,7 +93,7 @@ def _task(agents: AgentTasks, start_s: float, number: int, rng: random.Random, s
         requests.append(msgspec.structs.replace(request, calls_tool=not is_last))
         num_new = num_output + max(1, round(agents.results.draw(rng)))
         if history.num_tokens + num_new > agents.longest_prompt:
-            history = _History(kind, agents.instruction_tokens, f"task {number} from step {step}")
+            history = _History(agents, kind, f"task {number} from step {step}")
             history.add(agents.summary_tokens)
         else:
             history.add(num_new)
@@ -99,16 +103,17 @@ def _task(agents: AgentTasks, start_s: float, number: int, rng: random.Random, s
 class _History:
     """The prompt of a task's next step."""
 
-    def __init__(self, kind: str, instruction_tokens: int, name: str) -> None:
+    def __init__(self, agents: AgentTasks, kind: str, name: str) -> None:
         self._name = name
-        self._hashes = [_hash(kind, block) for block in range(instruction_tokens // BLOCK_TOKENS)]
-        self.num_tokens = instruction_tokens
+        self._block_tokens = agents.block_tokens
+        self._hashes = [_hash(kind, block) for block in range(agents.instruction_tokens // agents.block_tokens)]
+        self.num_tokens = agents.instruction_tokens
 
     def add(self, num_tokens: int) -> None:
         self.num_tokens += num_tokens
 
     def hashes(self) -> list[bytes]:
-        num_blocks = self.num_tokens // BLOCK_TOKENS
+        num_blocks = self.num_tokens // self._block_tokens
         self._hashes.extend(_hash(self._name, block) for block in range(len(self._hashes), num_blocks))
         return self._hashes[:num_blocks]
 

@@ -156,19 +156,21 @@ def generate(
     lengths: Sequence[tuple[int, int]] | None = None,
     *,
     starts_in_equilibrium: bool = False,
+    block_tokens: int = BLOCK_TOKENS,
 ) -> list[Arrival]:
     """Draw `num_requests` requests at the mix's own rate, in order of arrival. The first one arrives at 0.
 
     If `lengths` is given, each request has one of these pairs of prompt and output tokens, and prompts share nothing.
     `starts_in_equilibrium`: at 0 there are as many sessions as later, so that the rate is the same from the begin to
     the end. Otherwise sessions have begun only shortly before, and the rate rises for as long as sessions last.
+    `block_tokens`: prompt tokens per block hash, which must be those of the engines' blocks.
     """
     rng = random.Random(seed)
     if starts_in_equilibrium:
-        rows = itertools.islice(_rows(mix, rng, lead_s(mix)), num_requests)
+        rows = itertools.islice(_rows(mix, rng, block_tokens, lead_s(mix)), num_requests)
     else:
         num_dropped = round(WARM_UP * num_requests)
-        rows = itertools.islice(_rows(mix, rng), num_dropped, num_dropped + num_requests)
+        rows = itertools.islice(_rows(mix, rng, block_tokens), num_dropped, num_dropped + num_requests)
     kept = [row if lengths is None else _resized(row, rng.choice(lengths)) for row in rows]
     stretch = (num_requests - 1) / mix.rate_per_s / ((kept[-1].arrival_s - kept[0].arrival_s) or 1.0)
     return [msgspec.structs.replace(row, arrival_s=(row.arrival_s - kept[0].arrival_s) * stretch) for row in kept]
@@ -197,7 +199,7 @@ def _turn_times(session: "_Session", rng: random.Random) -> Iterator[float]:
         yield now
 
 
-def _rows(mix: Mix, rng: random.Random, from_s: float = 0.0) -> Iterator[Arrival]:
+def _rows(mix: Mix, rng: random.Random, block_tokens: int, from_s: float = 0.0) -> Iterator[Arrival]:
     """Yield the requests from `from_s` after the first session on, in order of arrival, without end."""
     turns: list[tuple[float, int, _Session]] = []
     streams, shares = mix.streams, [stream.share for stream in mix.streams]
@@ -207,7 +209,7 @@ def _rows(mix: Mix, rng: random.Random, from_s: float = 0.0) -> Iterator[Arrival
         while turns and turns[0][0] <= start_s:
             yield from _take_turn(turns, rng, from_s)
         (stream,) = rng.choices(streams, shares)
-        heapq.heappush(turns, (start_s, number, _Session(stream, number, rng)))
+        heapq.heappush(turns, (start_s, number, _Session(stream, number, rng, block_tokens)))
 
 
 def _requests_per_session(mix: Mix) -> float:
@@ -231,10 +233,11 @@ def _take_turn(turns: list[tuple[float, int, "_Session"]], rng: random.Random, f
 class _Session:
     """One conversation of a stream, up to its next prompt."""
 
-    __slots__ = ("_hashes", "_name", "_num_output", "_num_prompt", "_pieces", "_turns_left", "stream")
+    __slots__ = ("_block_tokens", "_hashes", "_name", "_num_output", "_num_prompt", "_pieces", "_turns_left", "stream")
 
-    def __init__(self, stream: Stream, number: int, rng: random.Random) -> None:
+    def __init__(self, stream: Stream, number: int, rng: random.Random, block_tokens: int = BLOCK_TOKENS) -> None:
         self.stream = stream
+        self._block_tokens = block_tokens
         self._name = f"session {number}"
         num_first = max(1, round(stream.prompts.draw(rng)))
         self._num_prompt = stream.system_tokens + num_first
@@ -245,13 +248,13 @@ class _Session:
         system = self._name
         if stream.num_system_prompts:
             system = f"system prompt {stream.tenant} {rng.randrange(stream.num_system_prompts)}"
-            self._hashes = [_hash(system, block) for block in range(stream.system_tokens // BLOCK_TOKENS)]
+            self._hashes = [_hash(system, block) for block in range(stream.system_tokens // block_tokens)]
         if stream.system_tokens:
             self._pieces.append(PromptPiece(Speaker.SYSTEM, system, stream.system_tokens))
         self._say(Speaker.USER, num_first)
 
     def request(self, now: float) -> Arrival:
-        num_blocks = self._num_prompt // BLOCK_TOKENS
+        num_blocks = self._num_prompt // self._block_tokens
         self._hashes.extend(_hash(self._name, block) for block in range(len(self._hashes), num_blocks))
         return Arrival(
             arrival_s=now,

@@ -66,8 +66,8 @@ class SimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_output: int | None = None
     """Most tokens that the client asks for, which policies know. None if the client sets no limit."""
     block_hashes: list[bytes] = []
-    """Hashes of the prompt's full blocks of BLOCK_TOKENS, each of the whole prefix up to its block. Blocks without a
-    hash are shared with no prompt.
+    """Hashes of the prompt's full blocks (of BLOCK_TOKENS, unless its generator was told another size), each of the
+    whole prefix up to its block. Blocks without a hash are shared with no prompt.
     """
     tenant: str = ""
     slo_class: SloClass = SloClass.STANDARD
@@ -95,6 +95,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     slo: Slo
     path: Path | None
     """Path of the last placement. None if the request was never placed."""
+    worker: str = ""
+    """The worker that the last placement let generate. Empty if the request was never placed."""
     ttft_s: float | None = None
     """Seconds from the arrival to the first token, with all tries and queues. None without a token."""
     tpot_s: float | None = None

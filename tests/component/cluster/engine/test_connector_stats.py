@@ -2,13 +2,16 @@
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlConnectorMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
 from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 
+from cluster.engine_core.retention_log import RetentionLog, counts_in
 from cluster.engine_core.step_samples import STATS_KEY, StepSampler
+from cluster.messages.retention import RetentionCounts
 from kvtransfer.connector import HandoffScheduler, HandoffStats, NixlConnector
 from kvtransfer.telemetry import PULLS_KEY
 from tests.expected import present
@@ -24,6 +27,7 @@ def connector(monkeypatch: pytest.MonkeyPatch) -> NixlConnector:
     connector.connector_scheduler = HandoffScheduler.__new__(HandoffScheduler)
     connector.connector_scheduler._reqs_need_recv = {}
     connector.connector_scheduler.steps = StepSampler()
+    connector.connector_scheduler.retention_log = RetentionLog()
     monkeypatch.setattr(connector, "connector_worker", None, raising=False)
     connector._connector_metadata = None
     return connector
@@ -60,3 +64,16 @@ def test_samples_are_told_beside_tiers_too(connector: NixlConnector) -> None:
     both._connectors = [connector, SimpleNamespace(get_kv_connector_stats=lambda: None)]
     connector.build_connector_meta(a_step(10))
     assert len(both.get_kv_connector_stats().to_dict()["NixlConnector"][STATS_KEY]) == 1
+
+
+def test_counts_of_kept_blocks_go_to_the_worker_when_they_change(connector: NixlConnector) -> None:
+    counts = RetentionCounts()
+    present(connector.retention_log).tell(lambda: msgspec.structs.replace(counts))
+    assert connector.get_kv_connector_stats() is None
+    counts.kept_blocks = 3
+    present(connector.retention_log)._taken_at = 0.0
+    of_worker = HandoffStats()
+    of_worker.record(PULLS_KEY, ("r", 0.1))
+    joined = of_worker.aggregate(present(connector.get_kv_connector_stats()))
+    assert counts_in(joined.data) == counts
+    assert connector.get_kv_connector_stats() is None

@@ -1,13 +1,16 @@
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import REGISTRY
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from cluster.engine.step_stats import EngineSteps
+from cluster.engine_core.retention_log import RETENTION_KEY
 from cluster.engine_core.step_samples import MAX_SAMPLES, STATS_KEY
 from cluster.messages.ids import Pool
 from cluster.messages.reports import StepSample, WorkerLoad
+from cluster.messages.retention import RetentionCounts
 from kvtransfer.lease_terms import LeaseEnd, LeaseId, stats_key
 from kvtransfer.telemetry import PULLS_KEY, Pull, Transfer
 
@@ -66,6 +69,23 @@ def test_bytes_that_were_read_and_preemptions_are_counted() -> None:
     iteration.num_preempted_reqs = 2
     steps.record(None, iteration)
     assert [now - then for now, then in zip(counts(), before, strict=True)] == [100, 2]
+
+
+@pytest.mark.parametrize("beside_tiers", [False, True])
+def test_what_became_of_kept_blocks_is_shown(beside_tiers: bool) -> None:
+    steps = EngineSteps(Pool.PREFILL, lambda ended: None)
+    before = returned()
+    for number in (2, 5):
+        stats = {RETENTION_KEY: [list(msgspec.structs.astuple(RetentionCounts(kept_blocks=7, returned=number)))]}
+        record(steps, {"NixlConnector": stats} if beside_tiers else stats)
+        record(steps, NIXL)
+    assert REGISTRY.get_sample_value("baton_kept_kv_blocks", {"pool": "prefill"}) == 7
+    assert returned() - before == 5
+
+
+def returned() -> float:
+    labels = {"pool": "prefill", "outcome": "returned"}
+    return REGISTRY.get_sample_value("baton_kept_conversations_total", labels) or 0.0
 
 
 def counts() -> list[float]:

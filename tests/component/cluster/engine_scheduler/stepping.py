@@ -17,6 +17,7 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from cluster.engine_core.engine_hints import NO_DEADLINE, extra_args
+from cluster.engine_core.retention_log import RetentionLog
 from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
 from cluster.engine_scheduler.prompt_budget import PromptBudget
@@ -135,10 +136,20 @@ class Stepping:
         self.scheduler.add_request(request)
         return request
 
-    def add_tokens(self, name: str, tokens: Iterable[int], hasher: Any) -> Request:
-        """Add a prompt whose blocks are known by their hashes, and which is answered with one token."""
-        params = SamplingParams(max_tokens=1, ignore_eos=True, temperature=0.0)
-        request = Request(name, list(tokens), params, None, arrival_time=len(self._generated), block_hasher=hasher)
+    def add_tokens(
+        self, name: str, tokens: Iterable[int], hasher: Any, num_output: int = 1, salt: str | None = None
+    ) -> Request:
+        """Add a prompt whose blocks are known by their hashes."""
+        params = SamplingParams(max_tokens=num_output, ignore_eos=True, temperature=0.0)
+        request = Request(
+            name,
+            list(tokens),
+            params,
+            None,
+            arrival_time=len(self._generated),
+            block_hasher=hasher,
+            cache_salt=salt,
+        )
         self._generated[name], self._tpot_s[name] = 0, inf
         self.scheduler.add_request(request)
         return request
@@ -241,3 +252,4 @@ class SamplingConnector(PullingConnector):
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         KVConnectorBase_V1.__init__(self, vllm_config, role, kv_cache_config)
         self.steps = StepSampler()
+        self.retention_log = RetentionLog()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,8 +11,9 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from cluster.engine_core.engine_hints import ENGINE_KIND
+from cluster.engine_core.engine_hints import ENGINE_KIND, KEPT_SHARE
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler, deadline_scheduler
+from cluster.messages.retention import RetentionCounts
 from router.prediction.hardware import prior
 from router.prediction.long_steps import MOST_SAVING
 from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT
@@ -31,6 +33,7 @@ from tests.component.cluster.engine_scheduler.stepping import (
     a_config,
     parts_of,
 )
+from tests.expected import present
 
 KINDS = pytest.mark.parametrize("kind", [DeadlineScheduler, AsyncDeadlineScheduler])
 SOON, LATE = 10, 9000
@@ -40,16 +43,19 @@ ones yet.
 """
 
 
-def a_scheduler(*, is_async: bool = False) -> Scheduler:
+def a_scheduler(*, is_async: bool = False, kept_share: float = 0.0) -> Scheduler:
     """As vLLM's engine core makes it of Baton's configuration."""
-    config = a_config(num_blocks=10, slots=1)
+    config = a_config(num_blocks=10, slots=1, caches=kept_share > 0)
     config.scheduler_config.async_scheduling = is_async
     config.scheduler_config.disable_hybrid_kv_cache_manager = True  # as the connector below wants it
     config.kv_transfer_config = KVTransferConfig(
         kv_connector="SamplingConnector",
         kv_connector_module_path=SamplingConnector.__module__,
         kv_role="kv_both",
-        kv_connector_extra_config={ENGINE_KIND: "meta-llama/Llama-3.1-8B|NVIDIA H100|tp1|pp1|decode"},
+        kv_connector_extra_config={
+            ENGINE_KIND: "meta-llama/Llama-3.1-8B|NVIDIA H100|tp1|pp1|decode",
+            KEPT_SHARE: kept_share,
+        },
     )
     return deadline_scheduler(**parts_of(config))
 
@@ -71,6 +77,16 @@ def test_engine_learns_the_times_of_its_own_steps_from_the_prior_of_its_kind() -
         sampler.done(number + 2 * expected_s)
         scheduler.finish_requests(f"request-{number}", RequestStatus.FINISHED_ABORTED)
     assert budget.times.decode_s(1, 100) > 1.5 * expected_s
+
+
+def test_connector_hears_what_became_of_kept_blocks() -> None:
+    scheduler = a_scheduler(kept_share=0.5)
+    assert isinstance(scheduler, DeadlineScheduler)
+    kept = present(scheduler._conversations)
+    assert scheduler.connector.retention_log.take(1000.0) == []
+    kept.counts.returned = 2
+    (told,) = scheduler.connector.retention_log.take(2000.0)
+    assert told == msgspec.structs.astuple(RetentionCounts(returned=2))
 
 
 @KINDS

@@ -53,23 +53,47 @@ def test_block_that_is_in_use_is_kept_once_it_is_free() -> None:
     blocks = used(pool, 1)
     pool.touch(blocks)
     order.keep([of(1)])
-    assert order.queue.num_kept == 0
     pool.free_blocks(blocks)
     used(pool, *range(10, 21))
     assert is_cached(pool, 1)
     order.queue.validate()
 
 
-def test_block_that_is_let_go_is_taken_as_if_it_had_been_used_now() -> None:
+def test_block_that_is_let_go_in_time_has_its_place_in_the_usual_order() -> None:
     pool, order = a_pool()
     used(pool, 1)
+    used(pool, 2)
     order.keep([of(1)])
-    used(pool, *range(10, 21))
+    used(pool, *range(10, 19))
     order.let_go([of(1)])
-    pool.get_new_blocks(11)
-    assert is_cached(pool, 1)
+    pool.get_new_blocks(2)  # of which one was never used
+    assert [is_cached(pool, name) for name in (1, 2)] == [False, True]
+
+
+def test_block_that_is_let_go_when_it_would_have_been_taken_is_next() -> None:
+    pool, order = a_pool()
+    used(pool, 1, 2)
+    order.keep([of(1), of(2)])
+    used(pool, *range(10, 20))
+    used(pool, 20)  # in the place of 19, after both were spared
+    order.let_go([of(1), of(2)])
     pool.get_new_blocks(1)
-    assert not is_cached(pool, 1)
+    assert [is_cached(pool, name) for name in (1, 2, 18)] == [True, False, True]
+    pool.get_new_blocks(1)
+    assert [is_cached(pool, name) for name in (1, 18)] == [False, True]
+
+
+def test_blocks_that_were_taken_do_not_count_as_kept_until_they_are_computed_again() -> None:
+    pool, order = a_pool()
+    used(pool, 1)
+    order.keep([of(1), of(2)])
+    assert order.queue.num_kept == 1
+    used(pool, *range(10, 10 + NUM_BLOCKS))
+    assert (order.queue.num_kept, order.queue.num_taken) == (0, 1)
+    used(pool, 1)
+    assert order.queue.num_kept == 1
+    order.let_go([of(1), of(2)])
+    assert order.queue.num_kept == 0
 
 
 def test_dead_block_is_taken_first() -> None:
@@ -118,14 +142,13 @@ def test_no_block_is_lost_or_doubled_whatever_happens(steps: list[tuple[str, lis
             case "let go":
                 order.let_go(hashes)
             case "first":
-                order.take_first([each for each in hashes if make_key(each) not in order.queue.kept_hashes])
+                order.take_first([each for each in hashes if make_key(each) not in order.queue._kept])
             case "evict":
                 pool.evict_blocks({name % NUM_BLOCKS + 1 for name in names})
         order.queue.validate()
         in_use = {block.block_id for blocks in held for block in blocks}
         assert pool.get_num_free_blocks() + len(in_use) == NUM_BLOCKS
     assert len(pool.get_new_blocks(pool.get_num_free_blocks())) + len(in_use if steps else ()) == NUM_BLOCKS
-    assert order.queue.num_kept == 0
 
 
 def make_key(block_hash: bytes) -> Any:

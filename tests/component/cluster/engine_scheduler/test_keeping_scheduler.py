@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core import kv_cache_utils
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
 from tests.component.cluster.engine_scheduler.stepping import BLOCK, Stepping
@@ -26,10 +26,13 @@ class Keeping(Stepping):
         self._hasher = kv_cache_utils.get_request_block_hasher(BLOCK, hashing)
         self._num = 0
 
-    def answer(self, start: int, num_tokens: int = PROMPT) -> Request:
-        """Answer the prompt of so many tokens from `start` on."""
+    def begin(self, start: int, num_tokens: int = PROMPT, **wanted: Any) -> Request:
+        """Ask the prompt of so many tokens from `start` on."""
         self._num += 1
-        request = self.add_tokens(f"r{self._num}", range(start, start + num_tokens), self._hasher)
+        return self.add_tokens(f"r{self._num}", range(start, start + num_tokens), self._hasher, **wanted)
+
+    def answer(self, start: int, num_tokens: int = PROMPT, salt: str | None = None) -> Request:
+        request = self.begin(start, num_tokens, salt=salt)
         self.until_done()
         return request
 
@@ -39,8 +42,15 @@ class Keeping(Stepping):
         return (num_tokens - self.computed(request.request_id)) // BLOCK
 
     def await_tools(self, request: Request) -> Any:
+        """What is kept after the answer to this request has called tools."""
         last = request.num_prompt_tokens // BLOCK - 1
-        return self.scheduler.await_tools(request.block_hashes[last][-8:], 0)
+        self.scheduler.await_tools(request.block_hashes[last][-8:], 0)
+        return self.scheduler.retention_counts()
+
+    @property
+    def num_kept(self) -> int:
+        kept: int = self.scheduler.retention_counts().kept_blocks
+        return kept
 
 
 def chats(engine: Keeping, number: int = 4) -> None:
@@ -96,4 +106,43 @@ def test_next_step_ends_what_was_kept_for_it() -> None:
 
 def test_word_about_an_unknown_prompt_is_ignored() -> None:
     engine = Keeping(0.5)
-    assert engine.scheduler.await_tools(b"unknown!", 0).kept_blocks == 0
+    engine.scheduler.await_tools(b"unknown!", 0)
+    assert engine.num_kept == 0
+
+
+def test_answer_that_its_client_gave_up_is_not_kept() -> None:
+    engine = Keeping(0.5)
+    request = engine.begin(0, num_output=50)
+    engine.step()
+    engine.scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
+    assert engine.await_tools(request).kept_blocks == 0
+
+
+def test_blocks_are_not_kept_any_more_once_the_next_step_has_them() -> None:
+    engine = Keeping(0.5)
+    engine.await_tools(engine.answer(0))
+    engine.begin(0, PROMPT + BLOCK, num_output=50)
+    assert engine.num_kept == PROMPT // BLOCK
+    engine.step()
+    assert engine.num_kept == 0
+
+
+def test_tenants_are_counted_apart() -> None:
+    """The tools of one tenant take a minute. Those of another one are kept as long as before."""
+    engine = Keeping(0.5)
+    engine.await_tools(engine.answer(0, salt="slow"))
+    engine._now += 50.0
+    engine.answer(0, PROMPT + BLOCK, salt="slow")
+    for salt in ("slow", "other"):
+        engine.await_tools(engine.answer(5_000, salt=salt))
+        engine._now += 40.0
+        engine.answer(10_000)
+        assert engine.num_kept == (PROMPT // BLOCK if salt == "slow" else 0)
+        engine._now += 100.0
+
+
+def test_blocks_that_were_taken_do_not_count_as_kept() -> None:
+    engine = Keeping(0.5)
+    engine.await_tools(engine.answer(0))
+    engine.answer(10_000, (NUM_BLOCKS - 1) * BLOCK - 1)
+    assert engine.num_kept == 0

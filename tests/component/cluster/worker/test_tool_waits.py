@@ -1,15 +1,13 @@
-"""A worker tells its engine which conversations wait for tools, and shows what became of them."""
+"""A worker tells its engine which conversations wait for tools."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from prometheus_client import REGISTRY
 
 from cluster.errors import ServingError
-from cluster.messages.ids import Pool
-from cluster.messages.retention import RetentionCounts, ToolWait
+from cluster.messages.retention import ToolWait
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.listener import Listener, connect
 from cluster.rpc.protocol import ANSWER, AWAIT_TOOLS
@@ -19,20 +17,18 @@ from cluster.worker.tool_waits import MOST_WAITING, ToolWaits
 class Engine:
     def __init__(self) -> None:
         self.heard: list[ToolWait] = []
-        self.counts = RetentionCounts()
         self.error: ServingError | None = None
         self.gate = asyncio.Event()
         self.gate.set()
         self._changed = asyncio.Condition()
 
-    async def await_tools(self, wait: ToolWait) -> RetentionCounts:
+    async def await_tools(self, wait: ToolWait) -> None:
         await self.gate.wait()
         async with self._changed:
             self.heard.append(wait)
             self._changed.notify_all()
         if self.error is not None:
             raise self.error
-        return self.counts
 
     async def has_heard(self, number: int) -> None:
         async with asyncio.timeout(5), self._changed:
@@ -50,7 +46,7 @@ def wait(number: int) -> ToolWait:
 @pytest.fixture
 async def worker() -> AsyncIterator[tuple[Engine, Connection]]:
     engine, service = Engine(), Service()
-    ToolWaits(engine, service, Pool.DECODE)
+    ToolWaits(engine, service)
     service.on_call(ANSWER, nothing)
     listener = await Listener.start("127.0.0.1", service)
     connection = await connect(listener.address, Service())
@@ -59,21 +55,12 @@ async def worker() -> AsyncIterator[tuple[Engine, Connection]]:
     await listener.close()
 
 
-def shown(name: str, **labels: str) -> float:
-    return REGISTRY.get_sample_value(name, {"pool": "decode", **labels}) or 0.0
-
-
-async def test_engine_is_told_in_order_and_its_counts_are_shown(worker: tuple[Engine, Connection]) -> None:
+async def test_engine_is_told_in_order(worker: tuple[Engine, Connection]) -> None:
     engine, connection = worker
-    before = shown("baton_kept_conversations_total", outcome="returned")
-    engine.counts = RetentionCounts(kept_blocks=7, returned=2)
     for number in range(3):
         connection.post(AWAIT_TOOLS, wait(number))
     await engine.has_heard(3)
-    await asyncio.sleep(0)
     assert engine.heard == [wait(0), wait(1), wait(2)]
-    assert shown("baton_kept_kv_blocks") == 7
-    assert shown("baton_kept_conversations_total", outcome="returned") == before + 2
 
 
 async def test_engine_that_cannot_be_told_fails_nothing(worker: tuple[Engine, Connection]) -> None:

@@ -122,6 +122,16 @@ def test_bound_lets_go_of_those_that_have_waited_longest() -> None:
     assert table.counts.dropped == 1
 
 
+def test_kept_conversation_outlasts_many_answers_after_which_nothing_is_kept() -> None:
+    table, order = a_table()
+    waiting(table, chain("a", "b", "c"))
+    for chat in range(KNOWN):
+        table.ended(chain(f"{chat}", "x", "y", "z"), 4, 0, 1.0)
+        table.validate()
+    assert set(order.kept) == set(chain("a", "b", "c"))
+    assert table.counts.dropped == 0
+
+
 def test_conversation_beyond_the_bound_is_not_kept() -> None:
     table, order = a_table(most=2)
     waiting(table, chain("a", "b", "c"))
