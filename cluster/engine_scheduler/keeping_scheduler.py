@@ -15,7 +15,7 @@ from vllm.v1.request import Request, RequestStatus
 from cluster.engine_core.engine_hints import AWAIT
 from cluster.engine_scheduler.keeping_queue import KeptBlocks
 from cluster.engine_scheduler.piping_scheduler import PipingScheduler
-from cluster.messages.retention import TENANT_GROUPS, RetentionCounts
+from cluster.messages.retention import RetentionCounts
 from router.retention.kept_conversations import KeptConversations, WaitingConversation
 from router.retention.return_times import ReturnTimes
 
@@ -62,7 +62,7 @@ class KeepingScheduler(PipingScheduler):
     def add_request(self, request: Request) -> None:
         super().add_request(request)
         if self._conversations is not None:
-            conversation = self._conversations.came(request.block_hashes, self._clock())
+            conversation = self._conversations.came(request.block_hashes, _tenant_of(request), self._clock())
             if conversation is not None:
                 self._returned[request.request_id] = conversation
 
@@ -83,11 +83,14 @@ class KeepingScheduler(PipingScheduler):
                 size = self.kv_cache_manager.block_pool.hash_block_size
                 num_prompt = request.num_prompt_tokens // size
                 chain = request.block_hashes[: request.num_computed_tokens // size]
-                tenant = crc32((request.cache_salt or "").encode()) % TENANT_GROUPS
-                self._conversations.ended(chain, num_prompt, tenant, self._clock())
+                self._conversations.ended(chain, num_prompt, _tenant_of(request), self._clock())
         return freed
 
     def _admitted(self, request_id: str) -> None:
         """The request has its blocks, or has ended."""
         if self._conversations is not None and (conversation := self._returned.pop(request_id, None)) is not None:
             self._conversations.admitted(conversation)
+
+
+def _tenant_of(request: Request) -> int:
+    return crc32((request.cache_salt or "").encode())

@@ -3,7 +3,7 @@
 A conversation is known by the KV blocks of its last prompt: a later prompt that begins with them is its next step. So
 nobody has to name it, and a wrong, late or repeated word about an ending costs hits at most. A prompt that ends with
 the same block is no next step but another conversation, as with a short question behind a system prompt. Then the block
-names neither.
+names neither. Blocks of a public prefix are those of several tenants, so a prompt of another tenant is no next step.
 
 - `ended`: an answer has ended. If conversations of its kind come back soon, the blocks of prompt and answer are kept.
 - `awaits`: the answer has called tools, as is known after its text was read.
@@ -19,11 +19,12 @@ Invariants: at most `most_blocks` blocks are kept; a block is kept exactly if so
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from math import inf
 from typing import Final, Protocol, final
 
 from cluster.messages.kv_events import KEY_BYTES
-from cluster.messages.retention import RetentionCounts
+from cluster.messages.retention import TENANT_GROUPS, RetentionCounts
 from router.retention.return_times import EDGES_S, AnswerEnding, ReturnKind, ReturnTimes
 
 MOST_KNOWN: Final = 4096
@@ -33,6 +34,14 @@ before they come back, so that their times are not learned.
 MOST_SHARED: Final = 1024
 """Marks that are known to be of several conversations. More takes memory (some 100 bytes each); fewer forgets some, and
 takes another conversation for the next step of one again.
+"""
+MOST_COMPARED: Final = 64
+"""Kept conversations, the oldest first, of which the least likely to come back gives way to others. More takes longer
+(2 us each); fewer may let go of one that is likelier to come back than a younger one.
+"""
+MOST_DROPPED: Final = 16
+"""Conversations that give way to one other. If these are not enough, the other one is not kept. More holds the engine's
+core up for longer, after someone has had many small ones kept; fewer keeps no large ones then.
 """
 LEAST_COMMON: Final = 0.5
 """Share of a conversation's blocks that a prompt must begin with to count as an edited state of it. Lower takes other
@@ -62,13 +71,14 @@ class BlockOrder(Protocol):
 class WaitingConversation:
     """A conversation after an answer."""
 
-    __slots__ = ("chain", "ended_at", "expires_at", "kind", "mark", "was_kept")
+    __slots__ = ("chain", "ended_at", "expires_at", "kind", "mark", "tenant", "was_kept")
 
-    def __init__(self, chain: Sequence[bytes], mark: bytes, kind: ReturnKind, now: float) -> None:
+    def __init__(self, chain: Sequence[bytes], mark: bytes, tenant: int, now: float) -> None:
+        self.tenant = tenant
+        self.kind = ReturnKind(AnswerEnding.STOP, tenant % TENANT_GROUPS)
         self.chain = chain
         """Hashes of the full blocks of its prompt and answer. Empty if they are not known any more."""
         self.mark = mark
-        self.kind = kind
         self.ended_at = now
         self.expires_at = 0.0
         """Until when its blocks are kept: a time in seconds, or inf once its next prompt is here. It counts only while
@@ -106,7 +116,7 @@ class KeptConversations:
 
     def ended(self, chain: Sequence[bytes], num_prompt: int, tenant: int, now: float) -> None:
         """An answer has ended. `chain`: hashes of the full blocks of prompt and answer, of which `num_prompt` are of
-        the prompt.
+        the prompt. `tenant`: a number that other tenants do not have.
         """
         if not 0 < num_prompt <= len(chain):
             return
@@ -114,9 +124,12 @@ class KeptConversations:
         if mark in self._shared:
             return
         if (before := self._known.get(mark)) is not None:
+            if before.tenant != tenant:
+                self._share(before)
+                return
             self._let_go(before)
             self._forget(before)
-        conversation = WaitingConversation(chain, mark, ReturnKind(AnswerEnding.STOP, tenant), now)
+        conversation = WaitingConversation(chain, mark, tenant, now)
         self._known[mark] = conversation
         self._chained[conversation] = None
         self._num_chained += len(chain)
@@ -132,9 +145,9 @@ class KeptConversations:
         conversation.kind = ReturnKind(AnswerEnding.TOOL, conversation.kind.tenant, tools)
         self._keep(conversation, now)
 
-    def came(self, chain: Sequence[bytes], now: float) -> WaitingConversation | None:
+    def came(self, chain: Sequence[bytes], tenant: int, now: float) -> WaitingConversation | None:
         """A prompt has come. The conversation whose blocks are kept for it until `admitted`, if there is one."""
-        conversation = self._before(chain)
+        conversation = self._before(chain, tenant)
         if conversation is None:
             return None
         if chain[-1][-KEY_BYTES:] == conversation.mark:  # the prompt does not go on after it
@@ -211,7 +224,7 @@ class KeptConversations:
             wanted[block] = wanted.get(block, 0) + 1
         self.counts.kept_blocks = len(wanted)
         self._order.keep(new)
-        self._bound_kept(now)
+        self._bound_kept(conversation, now)
 
     def _let_go(self, conversation: WaitingConversation) -> None:
         if conversation in self._kept:
@@ -236,11 +249,15 @@ class KeptConversations:
         self.counts.dead_blocks += len(unwanted)
         self._order.take_first(unwanted)
 
-    def _bound_kept(self, now: float) -> None:
-        """Let go of the conversations that are least likely to come back now, down to the bound."""
-        while len(self._wanted) > self._most_blocks:
+    def _bound_kept(self, new: WaitingConversation, now: float) -> None:
+        """Let go of the conversations that are least likely to come back now, or of the new one, down to the bound."""
+        for number in range(MOST_DROPPED + 1):
+            if len(self._wanted) <= self._most_blocks:
+                return
+            oldest = islice(self._kept, MOST_COMPARED)
+            least = min(oldest, key=lambda each: self._worth(each, now)) if number < MOST_DROPPED else new
             self.counts.dropped += 1
-            self._let_go(min(self._kept, key=lambda each: self._worth(each, now)))
+            self._let_go(least)
 
     def _worth(self, conversation: WaitingConversation, now: float) -> tuple[float, float]:
         if conversation.expires_at == inf:  # its next prompt is here
@@ -249,15 +266,16 @@ class KeptConversations:
 
     # ---- knowing
 
-    def _before(self, chain: Sequence[bytes]) -> WaitingConversation | None:
+    def _before(self, chain: Sequence[bytes], tenant: int) -> WaitingConversation | None:
         """The conversation that a prompt goes on with."""
         known = self._known
         for block in reversed(chain):
-            if (conversation := known.get(block[-KEY_BYTES:])) is not None:
+            conversation = known.get(block[-KEY_BYTES:])
+            if conversation is not None and conversation.tenant == tenant:
                 return conversation
-        return self._edited(chain)
+        return self._edited(chain, tenant)
 
-    def _edited(self, chain: Sequence[bytes]) -> WaitingConversation | None:
+    def _edited(self, chain: Sequence[bytes], tenant: int) -> WaitingConversation | None:
         """The kept conversation that a prompt begins with most of, and no other kept one does."""
         common = 0
         while common < len(chain) and chain[common] in self._wanted:
@@ -268,7 +286,8 @@ class KeptConversations:
         for conversation in self._kept:
             blocks = conversation.chain
             if common <= len(blocks) and blocks[common - 1] == last and conversation.expires_at < inf:
-                return conversation if common >= LEAST_COMMON * len(blocks) else None
+                is_state = conversation.tenant == tenant and common >= LEAST_COMMON * len(blocks)
+                return conversation if is_state else None
         return None
 
     def _share(self, conversation: WaitingConversation) -> None:

@@ -189,7 +189,7 @@ class SimulatedWorker:
         if not self.setting.engine.fits(run.num_prompt, run.num_output):
             raise InvalidRequest(f"{run.num_prompt} + {run.num_output} tokens do not fit into worker {self.id}")
         self._runs[run] = None
-        self.retention.came(run, self._loop.time())
+        self.retention.came(run, run.tenant, self._loop.time())
         self.engine.submit(run, self._loop.time())
         self._settle()
 

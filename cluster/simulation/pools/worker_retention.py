@@ -4,7 +4,7 @@ from zlib import crc32
 
 import msgspec
 
-from cluster.messages.retention import TENANT_GROUPS, RetentionCounts
+from cluster.messages.retention import RetentionCounts
 from cluster.simulation.engine.engine_request import EngineRequest, Moment
 from cluster.simulation.engine.engine_setting import EngineSetting
 from cluster.simulation.engine.kv_cache import KvCache
@@ -29,8 +29,9 @@ class WorkerRetention:
         kept, taken = self._cache.num_kept, self._cache.num_taken
         return msgspec.structs.replace(self._kept.counts, kept_blocks=kept, taken_blocks=taken)
 
-    def came(self, request: EngineRequest, now: float) -> None:
-        if (kept := self._due(now)) is not None and (back := kept.came(request.block_hashes, now)) is not None:
+    def came(self, request: EngineRequest, tenant: str, now: float) -> None:
+        kept = self._due(now)
+        if kept is not None and (back := kept.came(request.block_hashes, _number_of(tenant), now)) is not None:
             self._returned[request] = back
 
     def happened(self, request: EngineRequest, moment: Moment, tenant: str, now: float) -> None:
@@ -39,8 +40,7 @@ class WorkerRetention:
             return
         self.left(request)
         if moment is Moment.FINISHED or (moment is Moment.FIRST_TOKEN and request.keeps_kv):
-            group = crc32(tenant.encode()) % TENANT_GROUPS
-            kept.ended(request.block_hashes, len(request.block_hashes), group, now)
+            kept.ended(request.block_hashes, len(request.block_hashes), _number_of(tenant), now)
 
     def left(self, request: EngineRequest) -> None:
         """The request has its blocks, or waits no more."""
@@ -55,3 +55,7 @@ class WorkerRetention:
         if self._kept is not None and now >= self._kept.next_due:
             self._kept.expire(now)
         return self._kept
+
+
+def _number_of(tenant: str) -> int:
+    return crc32(tenant.encode())

@@ -105,7 +105,7 @@ def test_the_same_blocks_are_left(steps: list[tuple[str, int, bool, float]]) -> 
         memory.conversations.expire(now)
         prompt = chain(names)
         seen.update(prompt)
-        back = memory.conversations.came(prompt, now)
+        back = memory.conversations.came(prompt, 0, now)
         if memory.begin(prompt):
             running.append(prompt)
         if back is not None:
