@@ -153,7 +153,7 @@ def test_items_and_their_parts_are_counted() -> None:
     call = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "call_1"}
     parts = [{"type": "input_text", "text": "x"}] * 3
-    message = {"type": "message", "role": "user", "content": parts}
+    message: dict[str, Any] = {"type": "message", "role": "user", "content": parts}
     reasoning = {"type": "reasoning", "summary": parts}
-    items = [message, reasoning, call, output | {"output": "a text"}, output | {"output": parts}]
+    items: list[dict[str, Any]] = [message, reasoning, call, output | {"output": "a text"}, output | {"output": parts}]
     assert num_parts(items) == 5 + 9
