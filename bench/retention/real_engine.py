@@ -5,7 +5,8 @@
 Two engines with the demo model and the same KV memory take turns. One keeps the blocks of conversations that are likely
 to go on soon, the other one has vLLM's own order (LRU). Both are told of tool calls. In each turn the same tasks of
 agents, whose prompts grow, and the same chats begin at fixed times, however fast the engine answers. The agents' gaps
-are drawn from what is published, up to MOST_GAP_S. What is still under way when a turn ends goes on to its end.
+are drawn from what is published, up to MOST_GAP_S, or are those of slow tools (`--gap`). What is still under way when a
+turn ends goes on to its end.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from cluster.simulation.traffic.agent_tasks import AgentTasks
 from cluster.step_stream.buffer import TokenBuffer
 
 CONFIG = parse(yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())["applications"][0]["args"])
-KV_BYTES = 96 << 20
+KV_MIB = 96
 """KV memory of an engine. More has room for all agents and chats; less has none for the agents alone."""
 TASKS_PER_S, NUM_STEPS = 0.1, 8
 FIRST_TOKENS, RESULT_TOKENS, ANSWER_TOKENS = 1_200, 250, 16
@@ -50,6 +51,18 @@ KEPT_SHARE = 0.5
 VOCABULARY = range(300, 1300)
 
 
+class Load(msgspec.Struct, frozen=True):
+    kv_mib: int
+    chats_per_s: float
+    gap_s: float | None
+    """Mean time of a tool. None draws it from what is published."""
+
+    def draw_gap_s(self, rng: random.Random) -> float:
+        if self.gap_s is not None:
+            return self.gap_s * rng.uniform(0.5, 1.5)
+        return min(AgentTasks(tasks_per_s=TASKS_PER_S).gaps_s.draw(rng), MOST_GAP_S)
+
+
 class Answered(msgspec.Struct, frozen=True):
     ttft_s: float
     num_prompt: int
@@ -58,11 +71,11 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class BenchEngine:
-    def __init__(self, name: str, kept_share: float) -> None:
+    def __init__(self, name: str, kept_share: float, kv_mib: int) -> None:
         self.name = name
         pool = CONFIG.pool(CONFIG.decode)
         config = msgspec.structs.replace(
-            pool, kept_share=kept_share, engine={**pool.engine, "kv_cache_memory_bytes": KV_BYTES}
+            pool, kept_share=kept_share, engine={**pool.engine, "kv_cache_memory_bytes": kv_mib << 20}
         )
         self._engine = Engine(
             Pool.DECODE, config, worker=WorkerId(name), rank=0, interface=Interface("127.0.0.1", "lo")
@@ -110,8 +123,9 @@ class BenchEngine:
 class Turn:
     """What one turn of one engine has measured."""
 
-    def __init__(self, engine: BenchEngine, number: int, duration_s: float) -> None:
+    def __init__(self, engine: BenchEngine, load: Load, number: int, duration_s: float) -> None:
         self._engine = engine
+        self._load = load
         self._number = number
         self._ends_at = time.monotonic() + duration_s
         self.steps: list[Answered] = []
@@ -121,7 +135,7 @@ class Turn:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as begun:
             begun.create_task(self._begin(begun, TASKS_PER_S, "task", self._task))
-            begun.create_task(self._begin(begun, CHATS_PER_S, "chat", self._chat))
+            begun.create_task(self._begin(begun, self._load.chats_per_s, "chat", self._chat))
 
     async def _begin(
         self,
@@ -138,7 +152,6 @@ class Turn:
             number, at = number + 1, at + rng.expovariate(per_s)
 
     async def _task(self, rng: random.Random) -> None:
-        gaps = AgentTasks(tasks_per_s=TASKS_PER_S).gaps_s
         prompt = words(rng, FIRST_TOKENS)
         for step in range(NUM_STEPS):
             answered = await self._engine.answer(prompt, "agents")
@@ -147,7 +160,7 @@ class Turn:
             if step == NUM_STEPS - 1 or self._is_over:
                 return
             await self._engine.await_tools(prompt, "agents")
-            await asyncio.sleep(min(gaps.draw(rng), MOST_GAP_S))
+            await asyncio.sleep(self._load.draw_gap_s(rng))
             prompt = prompt + answered.tokens + words(rng, RESULT_TOKENS)
 
     async def _chat(self, rng: random.Random) -> None:
@@ -162,17 +175,17 @@ def words(rng: random.Random, number: int) -> list[int]:
     return rng.choices(VOCABULARY, k=number)
 
 
-async def measure(num_rounds: int, duration_s: float) -> list[tuple[str, Turn]]:
+async def measure(load: Load, num_rounds: int, duration_s: float) -> list[tuple[str, Turn]]:
     establish_secret(lambda proposed: proposed)
-    engines = [BenchEngine("LRU", 0.0), BenchEngine("retention", KEPT_SHARE)]
+    engines = [BenchEngine("LRU", 0.0, load.kv_mib), BenchEngine("retention", KEPT_SHARE, load.kv_mib)]
     turns: list[tuple[str, Turn]] = []
     for engine in engines:
         await engine.warm_up()
-        await Turn(engine, -1, 5.0).run()
+        await Turn(engine, load, -1, 5.0).run()
     print(f"{engines[0].capacity_tokens} tokens of KV memory in each engine", flush=True)
     for number in range(num_rounds):
         for engine in engines if number % 2 == 0 else reversed(engines):
-            turn = Turn(engine, number, duration_s)
+            turn = Turn(engine, load, number, duration_s)
             await turn.run()
             turns.append((engine.name, turn))
             print(aligned([HEADING, row(f"{engine.name} {number}", [turn])]), flush=True)
@@ -207,8 +220,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4, help="turns of each engine")
     parser.add_argument("--seconds", type=float, default=40.0, help="length of a turn")
+    parser.add_argument("--kv", type=int, default=KV_MIB, help="KV memory of each engine, in MiB")
+    parser.add_argument("--chats", type=float, default=CHATS_PER_S, help="chats that begin per second")
+    parser.add_argument("--gap", type=float, help="mean time of a tool in seconds, instead of the published times")
     options = parser.parse_args(arguments)
-    turns = asyncio.run(measure(options.rounds, options.seconds))
+    load = Load(options.kv, options.chats, options.gap)
+    turns = asyncio.run(measure(load, options.rounds, options.seconds))
     names = dict.fromkeys(name for name, _ in turns)
     print(aligned([HEADING, *(row(name, [turn for each, turn in turns if each == name]) for name in names)]))
     return 0

@@ -13,13 +13,20 @@ CALL = '<tool_call>\n{"name": "f", "arguments": {"x": %s}}\n</tool_call>'
 WINDOW = 8192
 
 
+class Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
 @pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning")  # vLLM reads its own field
 async def test_answer_that_a_parser_cannot_read_is_logged_once() -> None:
-    engines, records = FakeEngines(), list[logging.LogRecord]()
+    engines, handler = FakeEngines(), Kept()
     frontend = await engines.frontend(WINDOW, tool_call_parser="hermes")
     engines.says(CALL % ("1" * 5000))  # more digits than Python reads
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
     logging.getLogger("vllm").addHandler(handler)
     body = {"model": "baton-demo", "messages": [{"role": "user", "content": "x"}], "tools": [TOOL], "stream": True}
     try:
@@ -29,7 +36,7 @@ async def test_answer_that_a_parser_cannot_read_is_logged_once() -> None:
         logging.getLogger("vllm").removeHandler(handler)
         await frontend.close()
     assert answer.status_code == 200
-    assert len(records) == 1
+    assert len(handler.records) == 1
 
 
 def test_template_that_takes_too_long_is_the_fault_of_its_messages() -> None:
