@@ -26,10 +26,12 @@ def ref(name: str) -> Schema:
 
 
 def of_fields(known: Collection[str], types: Mapping[str, Any], required: Collection[str] = ()) -> Schema:
-    """The schema of an object that has no field beside `known`. `types`: Python's types of some of the fields, each one
-    type or several.
+    """The schema of an object that has no field beside `known`. `types`: of some of the fields, each one Python's type,
+    several, or a schema. Null stands for a field that is absent, so that one which is not required may be null.
     """
     properties = {name: _of_type(types[name]) if name in types else {} for name in sorted(known)}
+    for name in properties.keys() - set(required):
+        properties[name] = _or_null(properties[name])
     schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     return schema | {"required": sorted(required)} if required else schema
 
@@ -59,7 +61,20 @@ def reached(root: Any, schemas: Mapping[str, Schema]) -> dict[str, Schema]:
     return dict(sorted(found.items()))
 
 
+def list_of(entries: Schema) -> Schema:
+    return {"type": "array", "items": entries}
+
+
 def _of_type(kinds: Any) -> Schema:
+    if isinstance(kinds, dict):
+        return kinds
     if not isinstance(kinds, tuple):
         return {"type": _KINDS[kinds]}
     return {"type": "number"} if set(kinds) == {int, float} else {"type": [_KINDS[kind] for kind in kinds]}
+
+
+def _or_null(schema: Schema) -> Schema:
+    if "type" not in schema:
+        return {"anyOf": [schema, {"type": "null"}]} if schema else schema
+    kinds = schema["type"]
+    return schema | {"type": [*(kinds if isinstance(kinds, list) else [kinds]), "null"]}

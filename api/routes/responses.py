@@ -49,11 +49,11 @@ async def create(request: Request) -> Response:
 async def retrieve(request: Request, response: str) -> Any:
     """Answer with a stored response, or with its events if `stream=true`: those after the event `starting_after`."""
     tenant, query = tenant_in_state(request), request.query_params
+    after = number_in(query, "starting_after")
     if not flag_in(query, "stream"):
         return await answer_or_copy(
             request, tenant, response, "response", lambda: _store(request).get(tenant, response)
         )
-    after = number_in(query, "starting_after")
     return _resumed(request, response, 0 if after is None else after + 1)
 
 

@@ -14,7 +14,7 @@ MAX_LABELS, MAX_LABEL, MAX_COMMENT = 16, 64, 10_000
 higher values store more for each request.
 """
 
-_RATINGS = {"1": 1, "-1": -1, "up": 1, "down": -1}
+RATINGS = {"1": 1, "-1": -1, "up": 1, "down": -1}
 
 
 class Opinion(NamedTuple):
@@ -44,11 +44,11 @@ def opinion_of(body: dict[str, Any]) -> Opinion:
 
 
 def rating_of(value: Any) -> int:
-    """The rating as 1 or -1. Raises InvalidRequest for a value that is not in `_RATINGS`."""
-    is_one = isinstance(value, int | str) and not isinstance(value, bool) and str(value) in _RATINGS
+    """The rating as 1 or -1. Raises InvalidRequest for a value that is not in `RATINGS`."""
+    is_one = isinstance(value, int | str) and not isinstance(value, bool) and str(value) in RATINGS
     if not is_one:
         raise InvalidRequest("rating must be 1 or -1, 'up' or 'down'", "rating", "invalid_value")
-    return _RATINGS[str(value)]
+    return RATINGS[str(value)]
 
 
 def _labels(value: Any) -> list[str]:

@@ -18,7 +18,7 @@ LEAST_MS = 1e-3
 bound refuses short objectives.
 """
 
-_CLASSES = {
+TIERS = {
     "auto": SloClass.STANDARD,
     "default": SloClass.STANDARD,
     "scale": SloClass.STANDARD,  # OpenAI serves it from capacity that the client has reserved; Baton reserves none
@@ -26,7 +26,7 @@ _CLASSES = {
     "fast": SloClass.INTERACTIVE,  # OpenAI's second name for "priority"
     "flex": SloClass.BATCH,
 }
-_TIERS = {SloClass.STANDARD: "default", SloClass.INTERACTIVE: "priority", SloClass.BATCH: "flex"}
+_NAMES = {SloClass.STANDARD: "default", SloClass.INTERACTIVE: "priority", SloClass.BATCH: "flex"}
 
 
 def slo_class_of(body: Any) -> SloClass:
@@ -37,14 +37,14 @@ def slo_class_of(body: Any) -> SloClass:
     tier = body.get("service_tier") if isinstance(body, dict) else None
     if tier is None:
         return SloClass.STANDARD
-    if not isinstance(tier, str) or tier not in _CLASSES:
-        raise InvalidRequest(f"service_tier must be one of {', '.join(_CLASSES)}", "service_tier", "invalid_value")
-    return _CLASSES[tier]
+    if not isinstance(tier, str) or tier not in TIERS:
+        raise InvalidRequest(f"service_tier must be one of {', '.join(TIERS)}", "service_tier", "invalid_value")
+    return TIERS[tier]
 
 
 def tier_of(slo_class: SloClass) -> str:
     """OpenAI's name for the service tier of an SLO class."""
-    return _TIERS[slo_class]
+    return _NAMES[slo_class]
 
 
 def seconds_of(headers: Mapping[str, str], name: str) -> float | None:

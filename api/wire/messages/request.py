@@ -73,7 +73,7 @@ BLOCKS = frozenset(
 )
 """Types of the content blocks that vLLM's translator reads, but for images."""
 _TEXTS_OF_RESULTS = frozenset({"text", "tool_reference"})
-_TIERS = {"standard_only": "default"}
+TIERS = {"standard_only": "default"}
 """Anthropic's service tiers that have another name in OpenAI's API."""
 
 
@@ -108,7 +108,7 @@ def for_charging(body: dict[str, Any]) -> dict[str, str]:
             raise InvalidRequest("metadata.user_id must be a string", "metadata.user_id", "invalid_type")
         found["user"] = user
     if (tier := body.get("service_tier")) is not None:
-        found["service_tier"] = _TIERS.get(tier, tier) if isinstance(tier, str) else tier
+        found["service_tier"] = TIERS.get(tier, tier) if isinstance(tier, str) else tier
     return found
 
 
