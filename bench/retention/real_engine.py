@@ -39,11 +39,11 @@ from cluster.simulation.traffic.agent_tasks import AgentTasks
 from cluster.step_stream.buffer import TokenBuffer
 
 CONFIG = parse(yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())["applications"][0]["args"])
-KV_MIB = 96
+KV_MIB = 40
 """KV memory of an engine. More has room for all agents and chats; less has none for the agents alone."""
 TASKS_PER_S, NUM_STEPS = 0.1, 8
 FIRST_TOKENS, RESULT_TOKENS, ANSWER_TOKENS = 1_200, 250, 16
-CHATS_PER_S, CHAT_TOKENS = 2.0, 480
+CHATS_PER_S, CHAT_TOKENS = 1.5, 480
 """Rates at which tasks and chats begin. Higher queues more on a slow machine; lower evicts less."""
 MOST_GAP_S = 10.0
 KEPT_SHARE = 0.5

@@ -18,10 +18,14 @@ BLOCK, NUM_BLOCKS, KV_TOKENS = 100, 40, 16_000
 SLOS = parse_slos("mid")
 
 
-def asked(name: str, at: float = 0.0, num_blocks: int = NUM_BLOCKS, **changes: object) -> SimRequest:
-    hashes = [f"{name}{i:6}".encode().rjust(8) for i in range(num_blocks)]
-    fields = {"arrival_s": at, "num_prompt": num_blocks * BLOCK + 1, "num_output": 20, "slo": Slo(10.0, 1.0)}
-    return SimRequest(block_hashes=hashes, **(fields | changes))  # type: ignore[arg-type]
+def asked(name: str, at: float = 0.0, num_blocks: int = NUM_BLOCKS) -> SimRequest:
+    return SimRequest(
+        arrival_s=at,
+        num_prompt=num_blocks * BLOCK + 1,
+        num_output=20,
+        slo=Slo(10.0, 1.0),
+        block_hashes=[f"{name}{i:6}".rjust(8).encode() for i in range(num_blocks)],
+    )
 
 
 def engines(kept_share: float) -> ClusterSetting:
@@ -35,8 +39,8 @@ def engines(kept_share: float) -> ClusterSetting:
 def hits_of_next_step(kept_share: float, *, calls_tool: bool = True, burst_at: float = 1.0) -> int:
     """Tokens that the next step of a conversation finds. Six other prompts come between."""
     workload = [
-        asked("a", calls_tool=calls_tool),
-        asked("a", num_blocks=NUM_BLOCKS + 2, follows=0, gap_s=burst_at + 7.0),
+        msgspec.structs.replace(asked("a"), calls_tool=calls_tool),
+        msgspec.structs.replace(asked("a", num_blocks=NUM_BLOCKS + 2), follows=0, gap_s=burst_at + 7.0),
         *(asked(name, at=burst_at + i) for i, name in enumerate("bcdefg")),
     ]
     records = simulate(
