@@ -190,7 +190,7 @@ def is_wrong(operation: APIOperation, case: Case, request: httpx.Request) -> boo
     of_body = components.get(ParameterLocation.BODY)
     if of_body is not None and of_body.mode is GenerationMode.NEGATIVE:
         return True
-    texts = {"query": request.url.params, "header": request.headers}
+    texts: dict[str, Any] = {"query": request.url.params, "header": request.headers}
     return any(
         (values := texts[one["in"]].get_list(one["name"])) and all(is_refuted(one["schema"], value) for value in values)
         for one in operation.definition.raw.get("parameters", ())
