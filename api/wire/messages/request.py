@@ -73,6 +73,8 @@ BLOCKS = frozenset(
 )
 """Types of the content blocks that vLLM's translator reads, but for images."""
 _TEXTS_OF_RESULTS = frozenset({"text", "tool_reference"})
+_NUMBERS = frozenset({"max_tokens", "temperature", "top_k", "top_p"})
+"""Fields for which pydantic would take true and false as 1 and 0."""
 TIERS = {"standard_only": "default"}
 """Anthropic's service tiers that have another name in OpenAI's API."""
 
@@ -93,6 +95,9 @@ def read_fields(body: Any) -> dict[str, Any]:
         if name not in READ and name not in IGNORED and name not in UNSUPPORTED:
             raise InvalidRequest(f"{name[:64]}: unknown field", name, "unknown_parameter")
     read = {name: value for name, value in body.items() if name in READ and value is not None}
+    for name in _NUMBERS & read.keys():
+        if isinstance(read[name], bool):
+            raise InvalidRequest(f"{name}: a number is wanted, and not true or false", name, "invalid_type")
     _check_tools(read.get("tools"))
     _check_blocks(read)
     return read

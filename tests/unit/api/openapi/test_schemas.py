@@ -1,7 +1,7 @@
 """Parts of JSON schemas, and which of the schemas a document needs."""
 
 from api.openapi.headers import HEADERS
-from api.openapi.schemas import Schema, of_fields, reached, ref
+from api.openapi.schemas import Schema, list_of, of_fields, reached, ref
 from api.wire.response_headers import EXPOSED
 
 
@@ -10,10 +10,17 @@ def test_every_header_that_clients_may_read_is_described() -> None:
 
 
 def test_fields_have_the_types_that_are_known() -> None:
-    types = {"a": str, "b": (int, float), "c": (str, dict)}
-    assert of_fields({"a", "b", "c", "d"}, types, {"a"}) == {
+    types = {"a": str, "b": (int, float), "c": (str, dict), "e": {"enum": ["x"]}, "f": list_of({"type": "string"})}
+    assert of_fields({"a", "b", "c", "d", "e", "f"}, types, {"a"}) == {
         "type": "object",
-        "properties": {"a": {"type": "string"}, "b": {"type": "number"}, "c": {"type": ["string", "object"]}, "d": {}},
+        "properties": {
+            "a": {"type": "string"},
+            "b": {"type": ["number", "null"]},
+            "c": {"type": ["string", "object", "null"]},
+            "d": {},
+            "e": {"anyOf": [{"enum": ["x"]}, {"type": "null"}]},
+            "f": {"type": ["array", "null"], "items": {"type": "string"}},
+        },
         "additionalProperties": False,
         "required": ["a"],
     }
