@@ -20,16 +20,19 @@ from cluster.engine.sampling_params import encode_sampling_params
 from cluster.messages.generation import GenerateRequest, PromptTokenSources
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents, KvTier
+from cluster.messages.retention import ToolWait
 from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer.handoff import KVHandoff
 from router.prefixes.index import PrefixIndex
 from tests.engines.bare_engine import CONFIG, a_bare_engine
+from tests.expected import present
 
 NUM_TOKENS, NUM_OUTPUT = 1000, 100
 KV_BYTES = 11 << 20
 """KV memory of the prefill engine, in bytes: room for few prompts."""
-EVICTING = range(20, 26)
-PARAMS = SamplingParams(temperature=0.0, max_tokens=NUM_OUTPUT, ignore_eos=True)
+KEPT_SHARE = 0.5
+"""Of that memory, for conversations that wait for tools. The decode engine keeps none."""
+EVICTING, EVICTING_AGAIN = range(20, 26), range(30, 35)
 SALT = "tenant"
 
 
@@ -39,7 +42,8 @@ class ListenedTo:
     def __init__(self, pool: Pool, index: PrefixIndex, disk: Path | None = None) -> None:
         config = CONFIG.pool(CONFIG.decode)
         if disk is None:
-            config = msgspec.structs.replace(config, engine={**config.engine, "kv_cache_memory_bytes": KV_BYTES})
+            engine = {**config.engine, "kv_cache_memory_bytes": KV_BYTES}
+            config = msgspec.structs.replace(config, kept_share=KEPT_SHARE, engine=engine)
         else:
             tiers = TiersConfig(dram_gib=0.125, disk=DiskTierConfig(path=str(disk), gib=1))
             config = msgspec.structs.replace(config, tiers=tiers)
@@ -59,10 +63,15 @@ class ListenedTo:
         self.engine.shutdown()
 
     async def generate(
-        self, prompt: list[int], salt: str | None, handoff: KVHandoff | None = None, num_public: int = 0
+        self,
+        prompt: list[int],
+        salt: str | None,
+        handoff: KVHandoff | None = None,
+        num_public: int = 0,
+        num_output: int = NUM_OUTPUT,
     ) -> list[int]:
         feed, tokens = TokenBuffer(1), list[int]()
-        request = self._request(prompt, salt, num_public)
+        request = self._request(prompt, salt, num_public, num_output)
         await self.engine.generations.start(request, handoff, feed, time.monotonic() + 30)
         while deltas := await feed.next():
             for delta in deltas:
@@ -80,12 +89,15 @@ class ListenedTo:
         await self.engine.forget_prefixes()
         self.feed.mirror.clear()
 
-    def _request(self, prompt: list[int], salt: str | None, num_public: int) -> GenerateRequest:
+    def _request(
+        self, prompt: list[int], salt: str | None, num_public: int, num_output: int = NUM_OUTPUT
+    ) -> GenerateRequest:
         self._num_requests += 1
+        params = SamplingParams(temperature=0.0, max_tokens=num_output, ignore_eos=True)
         return GenerateRequest(
             request_id=RequestId(f"request-{self._num_requests}"),
             prompt_token_ids=prompt,
-            sampling_params=encode_sampling_params(PARAMS),
+            sampling_params=encode_sampling_params(params),
             cache_salt=salt,
             num_public_tokens=num_public,
         )
@@ -155,6 +167,15 @@ async def life_of_blocks(folder: Path) -> dict[str, Any]:
     seen["evicted"] = await watch.hits(prefill, prompt(1), SALT, lambda n, _: n == 0)
     seen["exact after evictions"] = index.is_exact(prefill.worker)
 
+    last, other = EVICTING[-1], EVICTING[-2]
+    kept = await kept_after_tools(prefill, prompt(last))
+    for number in EVICTING_AGAIN:
+        await prefill.generate(prompt(number), SALT, num_output=1)
+    seen["evicted, not kept"] = await watch.hits(prefill, prompt(other), SALT, lambda n, _: n == 0)
+    await prefill.generate(prompt(last), SALT, num_output=1)
+    seen["kept, and found after others"] = [kept, present(prefill.sources).local // CONFIG.block_size]
+    seen["kept where nothing may be"] = await kept_after_tools(decode, prompt(1))
+
     decode.drops_next = True
     await decode.generate(prompt(6), None)
     await decode.generate(prompt(7), None)
@@ -175,6 +196,12 @@ async def life_of_blocks(folder: Path) -> dict[str, Any]:
     await prefill.close()
     await decode.close()
     return seen
+
+
+async def kept_after_tools(engine: ListenedTo, answered: list[int]) -> int:
+    """The blocks that an engine keeps once the answer to this prompt, which it has answered, has called tools."""
+    hashes = await BlockHasher(CONFIG.block_size).of_prompt(answered, SALT)
+    return (await engine.engine.await_tools(ToolWait(hashes[-1]))).kept_blocks
 
 
 def prompt(seed: int) -> list[int]:

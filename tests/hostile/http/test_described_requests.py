@@ -83,6 +83,9 @@ NEVER_RIGHT = {
 }
 """Routes that no request of the document succeeds on, with the reason."""
 
+REFUTED: tuple[Any, ...] = (1.5, {}, ["x"], "x" * 20_000, True, [[]])
+"""Values of which most schemas of fields refute some."""
+
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 Schema = dict[str, Any]
 
@@ -267,7 +270,7 @@ def wrong_bodies(operation: APIOperation) -> Iterator[Schema]:
     fields: Schema = told.get("schema", {}).get("properties", {})
     base = {name: RIGHT.get(name, ["x"])[0] for name in told.get("schema", {}).get("required", ())}
     for name, schema in fields.items():
-        refuted = [value for value in (1.5, {}, ["x"], "x" * 20_000, True, [[]]) if not is_valid(schema, value)]
+        refuted = [value for value in REFUTED if not is_valid(schema, value)]
         yield from ({**base, name: value} for value in refuted)
 
 
