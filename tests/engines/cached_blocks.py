@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from prometheus_client import REGISTRY
 from vllm.sampling_params import SamplingParams
 
 from cluster.config.pools import DiskTierConfig, TiersConfig
@@ -168,13 +169,13 @@ async def life_of_blocks(folder: Path) -> dict[str, Any]:
     seen["exact after evictions"] = index.is_exact(prefill.worker)
 
     last, other = EVICTING[-1], EVICTING[-2]
-    kept = await kept_after_tools(prefill, prompt(last))
+    await tell_of_tools(prefill, prompt(last))
     for number in EVICTING_AGAIN:
         await prefill.generate(prompt(number), SALT, num_output=1)
+    seen["kept"] = REGISTRY.get_sample_value("baton_kept_kv_blocks", {"pool": Pool.PREFILL.value})
     seen["evicted, not kept"] = await watch.hits(prefill, prompt(other), SALT, lambda n, _: n == 0)
     await prefill.generate(prompt(last), SALT, num_output=1)
-    seen["kept, and found after others"] = [kept, present(prefill.sources).local // CONFIG.block_size]
-    seen["kept where nothing may be"] = await kept_after_tools(decode, prompt(1))
+    seen["found after others"] = present(prefill.sources).local // CONFIG.block_size
 
     decode.drops_next = True
     await decode.generate(prompt(6), None)
@@ -198,10 +199,10 @@ async def life_of_blocks(folder: Path) -> dict[str, Any]:
     return seen
 
 
-async def kept_after_tools(engine: ListenedTo, answered: list[int]) -> int:
-    """The blocks that an engine keeps once the answer to this prompt, which it has answered, has called tools."""
+async def tell_of_tools(engine: ListenedTo, answered: list[int]) -> None:
+    """The answer to this prompt has called tools."""
     hashes = await BlockHasher(CONFIG.block_size).of_prompt(answered, SALT)
-    return (await engine.engine.await_tools(ToolWait(hashes[-1]))).kept_blocks
+    await engine.engine.await_tools(ToolWait(hashes[-1]))
 
 
 def prompt(seed: int) -> list[int]:

@@ -49,10 +49,8 @@ def test_evicted_prompt_is_not_found_any_more(seen: dict[str, Any]) -> None:
 
 
 def test_prompt_whose_answer_called_tools_outlasts_others_where_a_share_is_kept(seen: dict[str, Any]) -> None:
-    kept, found = seen["kept, and found after others"]
-    assert kept >= found == seen["whole"]
+    assert seen["kept"] >= seen["found after others"] == seen["whole"]
     assert seen["evicted, not kept"] == [0, 0]
-    assert seen["kept where nothing may be"] == 0
 
 
 def test_snapshot_makes_up_for_a_lost_message(seen: dict[str, Any]) -> None:
