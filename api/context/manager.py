@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from api.context.draft import Memory
-from api.context.draft_builder import DraftBuilder, chat_of, newest_summary
+from api.context.draft_builder import DraftBuilder, newest_summary
 from api.context.memory_recall import MemoryRecall, Relevant
 from api.context.plan import budget_of
 from api.context.prompt_notes import composed
@@ -100,10 +100,6 @@ class ContextManager:
         writer = self.config.summary_model or request.body["model"]
         turn = TurnContext(tenant, response, whole, budget, writer, await self._drafts.window(writer))
         return Fitted(draft.sent(), report, turn)
-
-    async def chat(self, request: ResponseRequest, fitted: Fitted) -> dict[str, Any]:
-        """The body of the chat completion that generates the answer of a turn. Raises InvalidRequest."""
-        return await chat_of(request, fitted.items)
 
     def after_turn(self, fitted: Fitted, output: Sequence[Item], call: Call) -> None:
         """Write a summary in the background if a next turn will need it. The turn is stored, with this output. `call`:

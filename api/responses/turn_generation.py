@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from api.context.draft_builder import chat_of
 from api.context.manager import ContextManager, Fitted
 from api.frontend.frontend import Frontend
 from api.frontend.generation import Call
@@ -56,7 +57,7 @@ class TurnGeneration:
         waits for workers for BACKGROUND_WITHIN_S before it fails. For room in its limits it does not wait.
         """
         fitted = await self._fit(services.context, history, items)
-        body = await services.context.chat(self._request, fitted)
+        body = await chat_of(self._request, fitted.items)
         until = time.monotonic() + BACKGROUND_WITHIN_S
         while True:
             try:
