@@ -1,6 +1,5 @@
 """No request body holds up the streams of further requests: no step of its work holds the interpreter lock for long."""
 
-import gc
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -82,10 +81,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     async with a_client(an_app(frontend)) as client:
         client.timeout = httpx.Timeout(60)
         await client.post(CHAT, content=body(messages=HELLO))  # the work that only the first request causes
-        gc.collect()
-        gc.freeze()
         yield client
-        gc.unfreeze()
 
 
 @pytest.mark.asyncio(loop_scope="module")
