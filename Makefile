@@ -21,7 +21,7 @@ STAMP = $(VENV)/.installed-$(FLAVOUR)
 INSTALL = $(BIN)/python -m pip install --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clients clients-installed agents clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-retention bench-retention-engine bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-page bench-limits bench-tenants bench-ledger bench-load bench-safety bench-websockets bench-chat-state demo-model script-model lock clean
+.PHONY: help setup compile serve test test-fast drills drills-nodes drills-services soak fuzz models browser clients clients-installed agents clouds lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-agents bench-retention bench-retention-engine bench-constraints bench-edge bench-metrics bench-placement bench-replay bench-scaling bench-scheduler bench-simulator bench-cells bench-context bench-tracing bench-page bench-limits bench-tenants bench-ledger bench-load bench-safety bench-websockets bench-chat-state demo-model script-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -195,6 +195,9 @@ bench-retention: $(STAMP) compile ## simulate agents beside chats with and witho
 
 bench-retention-engine: $(STAMP) ## the same on two real engines in turns, on a machine without other work: eight minutes
 	$(BIN)/python -m bench.retention.real_engine $(ARGS)
+
+bench-agents: $(STAMP) compile ## agents beside chats on real engines: Baton, and vLLM behind two routers: half an hour
+	$(BIN)/python -m bench.retention.real_agents $(ARGS)
 
 bench-metrics: $(STAMP) ## measure the cost of metrics per token, request and page: half a minute
 	$(BIN)/python -m bench.metrics_cost

@@ -1,8 +1,6 @@
 """The open loop on systems that speak HTTP: one process, plain sockets, every request sent when it is due.
 
-Where a system has several servers, it chooses the one with the fewest open requests, or the one that had the
-conversation's last turn and caches it, if that one has hardly more. A prefix-aware, least-loaded router would do so,
-at some cost and with older knowledge.
+Where a system has several servers, it chooses as a prefix-aware, least-loaded router would (`front_router.py`).
 """
 
 import asyncio
@@ -16,13 +14,10 @@ import uvloop
 
 from bench.fronts.http_client import FailedRequest, encoded, exchanged
 from bench.fronts.load import obey
+from bench.live.front_router import FrontRouter
 from bench.live.goodput import Answer
 from bench.live.mixes import Ask
 
-STICKY_REQUESTS = 2
-"""Open requests that the server of a conversation's last turn may have more than the least loaded one. More lets turns
-wait behind each other; fewer computes their prompts again.
-"""
 LEAST_GAPS = 8
 """Times between tokens that have quartiles. Fewer follow chance; more leave short answers out."""
 QUARTILES_APART = 1.349
@@ -56,9 +51,7 @@ class OpenLoop:
             encoded(self._model, ask.messages, ask.max_tokens, load.headers.get(ask.kind, {}), _priority(ask, load))
             for ask in load.asks
         ]
-        self._open = dict.fromkeys(load.ports, 0)
-        self._last_port: dict[str, int] = {}
-        """The server of the last turn, by a conversation's first message."""
+        self._router = FrontRouter(load.ports)
         self._room = asyncio.Semaphore(load.most_open or len(load.asks) or 1)
         self._answers: list[Answer] = []
 
@@ -83,7 +76,7 @@ class OpenLoop:
         await asyncio.sleep(started_at + ask.at_s - loop.time())
         async with self._room:
             late_s = loop.time() - started_at - ask.at_s
-            port = self._chosen(ask.messages[0])
+            port = self._router.opened(ask.messages[0])
             try:
                 async with asyncio.timeout(LIMIT_S):
                     trace = await exchanged(port, request)
@@ -92,7 +85,7 @@ class OpenLoop:
             except (OSError, TimeoutError) as error:
                 return Answer(ask.kind, 0, None, None, 0, 0, late_s, error=repr(error))
             finally:
-                self._open[port] -= 1
+                self._router.closed(port)
         return Answer(
             ask.kind,
             200,
@@ -104,17 +97,6 @@ class OpenLoop:
             trace.answer_id,
             spread=_spread(trace.gaps_s),
         )
-
-    def _chosen(self, first_message: str) -> int:
-        """The server that gets the request, which is open there from now on."""
-        least = min(self._open, key=self._open.__getitem__)
-        port = self._last_port.get(first_message, least)
-        if self._open[port] > self._open[least] + STICKY_REQUESTS:
-            port = least
-        # The next tie goes to another one: what was chosen last is the last in order.
-        self._open[port] = self._open.pop(port) + 1
-        self._last_port[first_message] = port
-        return port
 
 
 def _spread(gaps_s: Sequence[float]) -> float:

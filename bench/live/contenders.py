@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from bench.fronts import census
@@ -58,14 +59,23 @@ class Colocated(System):
 
     name = "vllm"
 
-    def __init__(self, setting: Setting, driver: Driver, num_servers: int, rules: EngineRules) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        driver: Driver,
+        num_servers: int,
+        rules: EngineRules,
+        options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """`options`: further ones of `vllm serve`."""
         super().__init__(setting, driver)
         self.ports = [free_port() for _ in range(num_servers)]
         self.rules = rules
+        self._options = options
 
     def start(self) -> None:
         servers = [
-            self._spawn_vllm(f"API server {number}", port, engine=self.rules.engine)
+            self._spawn_vllm(f"API server {number}", port, engine={**self.rules.engine, **self._options})
             for number, port in enumerate(self.ports)
         ]
         for ready in servers:

@@ -26,7 +26,7 @@ from router.placement.candidates import Candidates, Choice
 from router.placement.cost import alone, hand_over
 from router.placement.least_crowded import least_crowded
 from router.placement.option import Option
-from router.placement.placement_input import PlacementInput
+from router.placement.placement_input import PlacementInput, holder_of
 from router.placement.work import DecodePart, PrefillPart, prefill_s, slowdown_beside_decodes
 from router.prediction.learned_latency import LatencyModel, LatencyModels
 from router.prefixes.narrowing import Hit
@@ -35,8 +35,8 @@ from router.trust.suspected_pairs import Pair
 NUM_PREFILL_CANDIDATES: Final = 3
 """Prefill workers that are priced for a request. Higher costs time for each placement; lower misses the cheapest."""
 STICKINESS: Final = 0.05
-"""Cost by which another worker must be better than the worker that holds most of the prompt. Higher keeps conversations
-on busy workers; lower computes prompts again for little.
+"""Cost by which another worker must be better than the worker that holds most of the prompt, times the share of it that
+would be computed again. Higher keeps conversations on busy workers; lower computes prompts again for little.
 """
 NEGLIGIBLE: Final = 0.01
 """Cost for which a prompt is not computed again or moved, where the decode worker holds most of it. Higher accepts
@@ -115,21 +115,6 @@ def _weighed(
         options.add_prefills_alone(1.0 if is_last else MOST_RISK_ALONE)
         best = options.best(holder)
     return options, best
-
-
-def holder_of(placement_input: PlacementInput, workers: list[WorkerState]) -> WorkerState | None:
-    """The worker that holds most of the prompt. None if no worker holds a part of it."""
-    hits = placement_input.hits
-    most, holder, last = 0, None, None
-    if hits:
-        for worker in workers:
-            found = hits.get(worker.worker)
-            if found is None or found is last:  # workers that hold equally much mostly share one Hit
-                continue
-            last = found
-            if (hit := placement_input.hit(worker)) > most:
-                most, holder = hit, worker
-    return holder
 
 
 @final
@@ -242,7 +227,7 @@ class _Options:
             return best
         if best.generating is not holder:
             sticky = _cheapest([option for option in self.priced if option.generating is holder])
-            if sticky is not None and sticky.cost <= best.cost + STICKINESS:
+            if sticky is not None and sticky.cost <= best.cost + STICKINESS * self._again(best.generating, holder):
                 best = sticky
         if best.path is _PREFILL_DECODE and self._input.hit(holder) >= self._input.num_prompt / 2:
             for option in self.priced:
@@ -250,6 +235,11 @@ class _Options:
                 if is_whole and option.generating is holder and option.cost <= best.cost + NEGLIGIBLE:
                     return option
         return best
+
+    def _again(self, worker: WorkerState | None, holder: WorkerState) -> float:
+        """The share of the prompt that the holder has, and that the worker would compute again."""
+        num_there = self._input.hit(worker) if worker else 0
+        return max(0, self._input.hit(holder) - num_there) / self._input.num_prompt
 
     def considered(self, best: Option) -> tuple[Prediction, ...]:
         """The best option, and the cheapest of each path that the best option does not take."""

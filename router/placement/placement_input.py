@@ -168,3 +168,18 @@ class PlacementInput:
             return 0.0
         num_tokens = (found.num_blocks - found.num_gpu_blocks) * worker.block_size
         return num_tokens * worker.kv_bytes_per_token / HOST_BYTES_PER_S
+
+
+def holder_of(placement_input: PlacementInput, workers: list[WorkerState]) -> WorkerState | None:
+    """The worker that holds most of the prompt. None if no worker holds a part of it."""
+    hits = placement_input.hits
+    most, holder, last = 0, None, None
+    if hits:
+        for worker in workers:
+            found = hits.get(worker.worker)
+            if found is None or found is last:  # workers that hold equally much mostly share one Hit
+                continue
+            last = found
+            if (hit := placement_input.hit(worker)) > most:
+                most, holder = hit, worker
+    return holder

