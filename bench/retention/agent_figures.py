@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import fmean
 
 from bench.live.goodput import Interval, difference
@@ -42,6 +43,7 @@ class Asked:
     step: int
     """0 for the first request of a task, and for chats."""
     ttft_s: float
+    tpot_s: float
     num_prompt: int
     num_hits: int
     """Tokens of the prompt that were found in caches, as the usage of the answer says."""
@@ -49,8 +51,11 @@ class Asked:
 
 Runs = Sequence[Sequence[Asked]]
 """By round, in an order that is the same for every system."""
-HEADING = ("system", "next steps", "hits", "TTFT p50", "p95", "mean ms", "chats", "TTFT p50", "p95 ms")
-DIFFERENCES = ("system", "hits, points", "TTFT of next steps, ms", "TTFT of chats, ms")
+HEADING = (
+    *("system", "next steps", "hits", "TTFT p50", "p95", "mean", "TPOT p50", "p95 ms"),
+    *("chats", "TTFT p50", "p95", "TPOT p50", "p95 ms"),
+)
+DIFFERENCES = ("system", "hits, points", "TTFT of next steps, ms", "TPOT, ms", "TTFT of chats, ms")
 
 
 def next_steps(run: Sequence[Asked]) -> list[Asked]:
@@ -64,24 +69,24 @@ def chats(run: Sequence[Asked]) -> list[Asked]:
 def row(name: str, runs: Runs) -> tuple[str, ...]:
     steps, others = ([each for run in runs for each in which(run)] for which in (next_steps, chats))
     hits = sum(each.num_hits for each in steps) / max(1, sum(each.num_prompt for each in steps))
-    ttfts, of_chats = (sorted(1e3 * each.ttft_s for each in some) or [0.0] for some in (steps, others))
     return (
         name,
         f"{len(steps)}",
         f"{100 * hits:.1f} %",
-        *(f"{quantile(ttfts, p):.0f}" for p in (0.5, 0.95)),
-        f"{fmean(ttfts):.0f}",
+        *_middle_and_tail([_ttft_ms(each) for each in steps]),
+        f"{fmean([_ttft_ms(each) for each in steps] or [0.0]):.0f}",
+        *_middle_and_tail([_tpot_ms(each) for each in steps]),
         f"{len(others)}",
-        *(f"{quantile(of_chats, p):.0f}" for p in (0.5, 0.95)),
+        *_middle_and_tail([_ttft_ms(each) for each in others]),
+        *_middle_and_tail([_tpot_ms(each) for each in others]),
     )
 
 
-def differences(runs: Mapping[str, Runs], of: str) -> list[tuple[str, ...]]:
-    """What each other system has less than `of`, request by request, with 95 % intervals by bootstrap."""
+def differences(runs: Mapping[str, Runs]) -> list[tuple[str, ...]]:
+    """What each system has less than each one before it, request by request, with 95 % intervals by bootstrap."""
     return [
-        (f"{of} less {name}", *(_told(compared(runs[of], theirs, *each)) for each in _COMPARED))
-        for name, theirs in runs.items()
-        if name != of
+        (f"{ours} less {theirs}", *(_told(compared(runs[ours], runs[theirs], *each)) for each in _COMPARED))
+        for theirs, ours in combinations(runs, 2)
     ]
 
 
@@ -97,6 +102,11 @@ def compared(
     return difference(our_values, their_values, random.Random(0))
 
 
+def _middle_and_tail(values: Sequence[float]) -> list[str]:
+    """The median and the 95th percentile."""
+    return [f"{quantile(sorted(values) or [0.0], p):.0f}" for p in (0.5, 0.95)]
+
+
 def _hits(asked: Asked) -> float:
     return 100 * asked.num_hits / asked.num_prompt
 
@@ -105,7 +115,11 @@ def _ttft_ms(asked: Asked) -> float:
     return 1e3 * asked.ttft_s
 
 
-_COMPARED = ((next_steps, _hits), (next_steps, _ttft_ms), (chats, _ttft_ms))
+def _tpot_ms(asked: Asked) -> float:
+    return 1e3 * asked.tpot_s
+
+
+_COMPARED = ((next_steps, _hits), (next_steps, _ttft_ms), (next_steps, _tpot_ms), (chats, _ttft_ms))
 
 
 def _told(interval: Interval) -> str:

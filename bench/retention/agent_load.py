@@ -127,7 +127,7 @@ class AgentLoop:
     ) -> ToolCall:
         port = self._router.opened(conversation)
         try:
-            began_at, first_at, usage = time.monotonic(), 0.0, None
+            began_at, first_at, last_at, usage = time.monotonic(), 0.0, 0.0, None
             call: Any = {"id": "", "type": "function", "function": {"name": TOOL, "arguments": ""}}
             stream = await self._clients[port].chat.completions.create(
                 model=self._model,
@@ -140,7 +140,8 @@ class AgentLoop:
             async for chunk in stream:
                 usage = chunk.usage or usage
                 for choice in chunk.choices:
-                    first_at = first_at or time.monotonic()
+                    last_at = time.monotonic()
+                    first_at = first_at or last_at
                     for part in choice.delta.tool_calls or ():
                         call["id"] = part.id or call["id"]
                         if part.function:
@@ -154,6 +155,7 @@ class AgentLoop:
             is_agent=is_agent,
             step=place[2],
             ttft_s=first_at - began_at,
+            tpot_s=(last_at - first_at) / max(1, usage.completion_tokens - 1),
             num_prompt=usage.prompt_tokens,
             num_hits=(details and details.cached_tokens) or 0,
         )

@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> None:
         told = {name: [list(map(asdict, each)) for each in some] for name, some in runs.items()}
         arguments.json.write_text(json.dumps({"machine": machine(), "runs": told}))
     print(f"\n{machine()}\n\n{aligned([HEADING, *(row(name, some) for name, some in runs.items())])}")
-    print(f"\n{aligned([DIFFERENCES, *(row for name in runs for row in differences(runs, name))])}")
+    print(f"\n{aligned([DIFFERENCES, *differences(runs)])}")
 
 
 def _measured(contender: Contender, setting: Setting, load: AgentLoad) -> list[Asked]:
