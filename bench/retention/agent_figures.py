@@ -43,68 +43,78 @@ class Asked:
     step: int
     """0 for the first request of a task, and for chats."""
     ttft_s: float
+    """From when it was first sent, with the waits after refusals."""
     tpot_s: float
     num_prompt: int
     num_hits: int
     """Tokens of the prompt that were found in caches, as the usage of the answer says."""
+    num_tries: int = 1
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a request is to meet, whether or not the system knows of it."""
+
+    ttft_s: float
+    ttft_per_token_s: float
+    """Added for each token of the prompt."""
+    tpot_s: float
+
+    def is_met(self, asked: Asked) -> bool:
+        return asked.ttft_s <= self.ttft_s + self.ttft_per_token_s * asked.num_prompt and asked.tpot_s <= self.tpot_s
 
 
 Runs = Sequence[Sequence[Asked]]
 """By round, in an order that is the same for every system."""
-HEADING = (
-    *("system", "next steps", "hits", "TTFT p50", "p95", "mean", "TPOT p50", "p95 ms"),
-    *("chats", "TTFT p50", "p95", "TPOT p50", "p95 ms"),
-)
-DIFFERENCES = ("system", "hits, points", "TTFT of next steps, ms", "TPOT, ms", "TTFT of chats, ms")
+HEADING = ("system", "requests", "hits", "TTFT p50", "p95", "mean", "TPOT p50", "p95 ms", "good", "refusals")
+DIFFERENCES = ("systems", "requests", "hits, points", "TTFT, ms", "TPOT, ms")
+KINDS: dict[str, Callable[[Asked], bool]] = {
+    "first steps": lambda asked: asked.is_agent and asked.step == 0,
+    "next steps": lambda asked: asked.is_agent and asked.step > 0,
+    "chats": lambda asked: not asked.is_agent,
+}
 
 
-def next_steps(run: Sequence[Asked]) -> list[Asked]:
-    return [each for each in run if each.is_agent and each.step]
+def rows(name: str, runs: Runs, objective: Objective) -> list[tuple[str, ...]]:
+    """One for each kind of request."""
+    return [_row(name, kind, [each for run in runs for each in run if KINDS[kind](each)], objective) for kind in KINDS]
 
 
-def chats(run: Sequence[Asked]) -> list[Asked]:
-    return [each for each in run if not each.is_agent]
-
-
-def row(name: str, runs: Runs) -> tuple[str, ...]:
-    steps, others = ([each for run in runs for each in which(run)] for which in (next_steps, chats))
-    hits = sum(each.num_hits for each in steps) / max(1, sum(each.num_prompt for each in steps))
+def _row(name: str, kind: str, asked: Sequence[Asked], objective: Objective) -> tuple[str, ...]:
+    ttfts_ms, tpots_ms = (sorted(map(value, asked)) or [0.0] for value in (_ttft_ms, _tpot_ms))
     return (
         name,
-        f"{len(steps)}",
-        f"{100 * hits:.1f} %",
-        *_middle_and_tail([_ttft_ms(each) for each in steps]),
-        f"{fmean([_ttft_ms(each) for each in steps] or [0.0]):.0f}",
-        *_middle_and_tail([_tpot_ms(each) for each in steps]),
-        f"{len(others)}",
-        *_middle_and_tail([_ttft_ms(each) for each in others]),
-        *_middle_and_tail([_tpot_ms(each) for each in others]),
+        f"{len(asked)} {kind}",
+        f"{100 * sum(each.num_hits for each in asked) / max(1, sum(each.num_prompt for each in asked)):.1f} %",
+        *(f"{quantile(ttfts_ms, p):.0f}" for p in (0.5, 0.95)),
+        f"{fmean(ttfts_ms):.0f}",
+        *(f"{quantile(tpots_ms, p):.0f}" for p in (0.5, 0.95)),
+        f"{100 * sum(map(objective.is_met, asked)) / max(1, len(asked)):.1f} %",
+        f"{sum(each.num_tries - 1 for each in asked)}",
     )
 
 
 def differences(runs: Mapping[str, Runs]) -> list[tuple[str, ...]]:
-    """What each system has less than each one before it, request by request, with 95 % intervals by bootstrap."""
+    """What each system has less than each one before it, request by request, with 95 % intervals by bootstrap over
+    rounds and over the requests of each. Of one round, they say nothing of the differences between rounds.
+    """
     return [
-        (f"{ours} less {theirs}", *(_told(compared(runs[ours], runs[theirs], *each)) for each in _COMPARED))
+        (f"{ours} less {theirs}", kind, *(_told(compared(runs[ours], runs[theirs], kind, each)) for each in _COMPARED))
         for theirs, ours in combinations(runs, 2)
+        for kind in KINDS
     ]
 
 
-def compared(
-    ours: Runs, theirs: Runs, which: Callable[[Sequence[Asked]], list[Asked]], value: Callable[[Asked], float]
-) -> Interval:
+def compared(ours: Runs, theirs: Runs, kind: str, value: Callable[[Asked], float]) -> Interval:
     """Mean difference of a value over requests that both were asked.
 
     Raises:
         ValueError: they were not asked the same number of requests.
     """
-    our_values, their_values = ([[value(each) for each in which(run)] for run in runs] for runs in (ours, theirs))
+    our_values, their_values = (
+        [[value(each) for each in run if KINDS[kind](each)] for run in runs] for runs in (ours, theirs)
+    )
     return difference(our_values, their_values, random.Random(0))
-
-
-def _middle_and_tail(values: Sequence[float]) -> list[str]:
-    """The median and the 95th percentile."""
-    return [f"{quantile(sorted(values) or [0.0], p):.0f}" for p in (0.5, 0.95)]
 
 
 def _hits(asked: Asked) -> float:
@@ -119,7 +129,7 @@ def _tpot_ms(asked: Asked) -> float:
     return 1e3 * asked.tpot_s
 
 
-_COMPARED = ((next_steps, _hits), (next_steps, _ttft_ms), (next_steps, _tpot_ms), (chats, _ttft_ms))
+_COMPARED = (_hits, _ttft_ms, _tpot_ms)
 
 
 def _told(interval: Interval) -> str:

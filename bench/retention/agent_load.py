@@ -13,8 +13,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import uvloop
+from openai.types.chat import ChatCompletionChunk
 from openai.types.chat import ChatCompletionMessageFunctionToolCallParam as ToolCall
 from tokenizers import Tokenizer
 
@@ -25,9 +27,11 @@ from bench.retention.agent_figures import AgentLoad, Asked
 from cluster.simulation.traffic.agent_tasks import AgentTasks
 
 LIMIT_S = 120.0
-"""Seconds after which a request fails, and the benchmark with it. Higher lets a system that hangs hold it up longer."""
-MOST_RETRIES = 5
-"""Times that the client tries again what Baton refused, as it is told to. The waits count in the TTFT."""
+"""Seconds without a byte after which a request fails, and the benchmark with it. Higher lets a system that hangs hold
+it up longer.
+"""
+MOST_TRIES = 6
+"""How often a refused request is sent, each time after the wait that its refusal names. Its TTFT has the waits."""
 TOOL = "read"
 TOOLS: list[Any] = [
     {
@@ -65,7 +69,7 @@ class AgentLoop:
         self._router = FrontRouter(load.ports, is_sticky=load.is_sticky)
         self._clients = {
             port: openai.AsyncOpenAI(
-                base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=MOST_RETRIES, timeout=LIMIT_S
+                base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=LIMIT_S
             )
             for port in load.ports
         }
@@ -80,7 +84,7 @@ class AgentLoop:
                     begun.create_task(self._task(started_at + at_s, number))
                 for number, at_s in enumerate(self._arrivals_s("chats", self._load.chats_per_s)):
                     begun.create_task(self._chat(started_at + at_s, number))
-        except* (openai.OpenAIError, RuntimeError) as failed:
+        except* (openai.OpenAIError, httpx.HTTPError, RuntimeError) as failed:
             raise RuntimeError(f"a request failed: {failed.exceptions[0]!r}") from failed
         finally:
             for client in self._clients.values():
@@ -129,14 +133,7 @@ class AgentLoop:
         try:
             began_at, first_at, last_at, usage = time.monotonic(), 0.0, 0.0, None
             call: Any = {"id": "", "type": "function", "function": {"name": TOOL, "arguments": ""}}
-            stream = await self._clients[port].chat.completions.create(
-                model=self._model,
-                messages=list(messages),
-                stream=True,
-                stream_options={"include_usage": True},
-                temperature=0.0,
-                **(self._agent_fields() if is_agent else self._chat_fields()),
-            )
+            num_tries, stream = await self._accepted(port, messages, is_agent=is_agent)
             async for chunk in stream:
                 usage = chunk.usage or usage
                 for choice in chunk.choices:
@@ -158,8 +155,30 @@ class AgentLoop:
             tpot_s=(last_at - first_at) / max(1, usage.completion_tokens - 1),
             num_prompt=usage.prompt_tokens,
             num_hits=(details and details.cached_tokens) or 0,
+            num_tries=num_tries,
         )
         return call
+
+    async def _accepted(
+        self, port: int, messages: Sequence[Any], *, is_agent: bool
+    ) -> tuple[int, openai.AsyncStream[ChatCompletionChunk]]:
+        """How often the request was sent until it was not refused, and its answer."""
+        for number in range(1, MOST_TRIES + 1):
+            try:
+                return number, await self._clients[port].chat.completions.create(
+                    model=self._model,
+                    messages=list(messages),
+                    stream=True,
+                    stream_options={"include_usage": True},
+                    temperature=0.0,
+                    **(self._agent_fields() if is_agent else self._chat_fields()),
+                )
+            except openai.APIStatusError as error:
+                retry_after_s = error.response.headers.get("retry-after")
+                if number == MOST_TRIES or retry_after_s is None:
+                    raise
+                await asyncio.sleep(float(retry_after_s))
+        raise AssertionError("the last try returns or raises")
 
     def _agent_fields(self) -> dict[str, Any]:
         choice = {"type": "function", "function": {"name": TOOL}}

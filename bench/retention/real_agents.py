@@ -5,8 +5,9 @@ behind a choice of the server with the fewest open requests, and behind one that
 
 Each system has two engines with vLLM's own eviction (LRU), but for Baton's retention. A step of an engine lasts
 `--pace-ms`, and `--token-us` for each token that it computes, as on an accelerator; what is left of that time is slept,
-so that a small machine can run two engines. One system runs at a time, and begins with empty caches. In each round all
-are asked the same. Where Baton refuses a request, the client tries again when it is told to, and its TTFT has the wait.
+so that a small machine can run two engines. One system runs at a time. It begins with what a warm-up of other tasks has
+left in its caches, such as the instructions of the agents. In each round all are asked the same. `good` is the share of
+requests that meet the SLO which Baton has; the others know of none.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from bench.fronts.setting import REPO_ROOT, Setting
 from bench.fronts.systems import LOAD_GENERATOR, System, wait
 from bench.live.contenders import Colocated, EngineRules, EqualBaton, adapted
 from bench.overhead import STOP_SIGNALS, machine
-from bench.retention.agent_figures import DIFFERENCES, HEADING, AgentLoad, Asked, differences, row
+from bench.retention.agent_figures import DIFFERENCES, HEADING, AgentLoad, Asked, Objective, differences, rows
 from cluster.simulation.results.summary import aligned
 
 FEWEST, SAME, BATON, RETENTION = "fewest requests", "same server", "baton", "baton, retention"
@@ -80,6 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
     (setting.folder / "logs").mkdir(parents=True, exist_ok=True)
     write_pace(setting.pace_file, arguments.pace_ms / 1e3, arguments.token_us / 1e6)
     compared = [each for each in contenders(conf, setting) if each.name in arguments.systems]
+    objective = Objective(SLO["ttft_s"], SLO["ttft_per_prefill"] * arguments.token_us / 1e6, SLO["tpot_s"])
     runs: dict[str, list[list[Asked]]] = defaultdict(list)
     began_at = time.monotonic()
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
@@ -87,10 +89,11 @@ def run(arguments: argparse.Namespace) -> None:
         for contender in compared if number % 2 == 0 else reversed(compared):
             print(f"[{time.monotonic() - began_at:4.0f} s] round {number + 1}, {contender.name}", flush=True)
             runs[contender.name].append(asked := _measured(contender, setting, _load(arguments, number)))
-            print(aligned([HEADING, row(contender.name, [asked])]), flush=True)
+            print(aligned([HEADING, *rows(contender.name, [asked], objective)]), flush=True)
         told = {name: [list(map(asdict, each)) for each in some] for name, some in runs.items()}
         arguments.json.write_text(json.dumps({"machine": machine(), "runs": told}))
-    print(f"\n{machine()}\n\n{aligned([HEADING, *(row(name, some) for name, some in runs.items())])}")
+    table = [row for name, some in runs.items() for row in rows(name, some, objective)]
+    print(f"\n{machine()}\n\n{aligned([HEADING, *table])}")
     print(f"\n{aligned([DIFFERENCES, *differences(runs)])}")
 
 

@@ -1,39 +1,61 @@
 """What the bench of agents on real engines says of its rounds."""
 
-from collections.abc import Callable, Sequence
-
 import pytest
 
-from bench.retention.agent_figures import Asked, chats, compared, differences, next_steps, row
+from bench.retention.agent_figures import HEADING, KINDS, Asked, Objective, compared, differences, rows
+
+OBJECTIVE = Objective(ttft_s=0.1, ttft_per_token_s=1e-4, tpot_s=0.025)
 
 
-def a_round(ttft_s: float, num_hits: int) -> list[Asked]:
-    first = Asked(is_agent=True, step=0, ttft_s=9.0, tpot_s=0.9, num_prompt=1000, num_hits=0)
+def a_round(ttft_s: float = 0.15, tpot_s: float = 0.02, num_hits: int = 900) -> list[Asked]:
+    first = Asked(is_agent=True, step=0, ttft_s=9.0, tpot_s=0.9, num_prompt=1000, num_hits=0, num_tries=3)
     steps = [
-        Asked(is_agent=True, step=step, ttft_s=ttft_s, tpot_s=0.02, num_prompt=1000, num_hits=num_hits)
+        Asked(is_agent=True, step=step, ttft_s=ttft_s, tpot_s=tpot_s, num_prompt=1000, num_hits=num_hits)
         for step in (1, 2, 3)
     ]
-    chat = Asked(is_agent=False, step=0, ttft_s=0.1, tpot_s=0.03, num_prompt=500, num_hits=0)
+    chat = Asked(is_agent=False, step=0, ttft_s=ttft_s / 2, tpot_s=2 * tpot_s, num_prompt=500, num_hits=100)
     return [first, *steps, chat]
 
 
-def test_first_steps_and_chats_are_no_next_steps() -> None:
-    told = row("a", [a_round(0.2, 900), a_round(0.2, 700)])
-    assert told == ("a", "6", "80.0 %", "200", "200", "200", "20", "20", "2", "100", "100", "30", "30")
+def test_each_kind_of_request_has_a_row() -> None:
+    told = rows("a", [a_round(), a_round(num_hits=700)], OBJECTIVE)
+    assert told == [
+        ("a", "2 first steps", "0.0 %", "9000", "9000", "9000", "900", "900", "0.0 %", "4"),
+        ("a", "6 next steps", "80.0 %", "150", "150", "150", "20", "20", "100.0 %", "0"),
+        ("a", "2 chats", "20.0 %", "75", "75", "75", "40", "40", "0.0 %", "0"),
+    ]
+    assert {len(row) for row in told} == {len(HEADING)}
 
 
-def test_system_without_answers_has_a_row() -> None:
-    assert row("a", [[]])[1:3] == ("0", "0.0 %")
+@pytest.mark.parametrize(
+    ("ttft_s", "tpot_s", "good"), [(0.19, 0.02, "100.0 %"), (0.21, 0.02, "0.0 %"), (0.1, 0.03, "0.0 %")]
+)
+def test_request_is_good_that_meets_both_objectives(ttft_s: float, tpot_s: float, good: str) -> None:
+    assert rows("a", [a_round(ttft_s, tpot_s)], OBJECTIVE)[1][8] == good
+
+
+def test_system_without_answers_has_rows() -> None:
+    assert rows("a", [[]], OBJECTIVE)[1][:3] == ("a", "0 next steps", "0.0 %")
 
 
 def test_difference_is_ours_less_theirs_by_request() -> None:
-    runs = {"theirs": [a_round(0.5, 400)] * 2, "ours": [a_round(0.2, 900)] * 2}
-    assert differences(runs) == [
-        ("ours less theirs", "+50.0 (+50.0 to +50.0)", "-300.0 (-300.0 to -300.0)", *["+0.0 (+0.0 to +0.0)"] * 2)
+    runs = {"theirs": [a_round(0.5, 0.03, 400)] * 2, "ours": [a_round(0.2, 0.02, 900)] * 2}
+    assert differences(runs)[1:] == [
+        (
+            *("ours less theirs", "next steps", "+50.0 (+50.0 to +50.0)"),
+            *("-300.0 (-300.0 to -300.0)", "-10.0 (-10.0 to -10.0)"),
+        ),
+        ("ours less theirs", "chats", "+0.0 (+0.0 to +0.0)", "-150.0 (-150.0 to -150.0)", "-20.0 (-20.0 to -20.0)"),
     ]
 
 
-@pytest.mark.parametrize("which", [next_steps, chats])
-def test_rounds_of_different_requests_are_not_compared(which: Callable[[Sequence[Asked]], list[Asked]]) -> None:
+def test_interval_has_the_differences_between_rounds() -> None:
+    ours, theirs = [a_round(0.2), a_round(0.4)], [a_round(0.3), a_round(0.3)]
+    found = compared(ours, theirs, "next steps", lambda asked: asked.ttft_s)
+    assert (found.low, found.value, found.high) == pytest.approx((-0.1, 0.0, 0.1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounds_of_different_requests_are_not_compared(kind: str) -> None:
     with pytest.raises(ValueError):
-        compared([a_round(0.2, 900)], [[]], which, lambda asked: asked.ttft_s)
+        compared([a_round()], [[]], kind, lambda asked: asked.ttft_s)
