@@ -74,14 +74,21 @@ def cpu_s(pid: int) -> float:
 
 
 def used_s(before: Reading, after: Reading) -> dict[str, dict[str, float]]:
-    """CPU seconds by system and role from one reading to the next. A process that has ended in between counts as
-    nothing, one that has started counts from its start.
+    """CPU seconds by system and role from one reading to the next, as `used_by_process`."""
+    used: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for process, seconds in used_by_process(before, after).items():
+        used[process.system][process.role] += seconds
+    return {system: dict(roles) for system, roles in used.items()}
+
+
+def used_by_process(before: Reading, after: Reading) -> Reading:
+    """CPU seconds from one reading to the next. A process that has ended in between counts as nothing, one that has
+    started counts from its start.
     """
     earlier = {(process.pid, process.started_at): seconds for process, seconds in before.items()}
-    used: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for process, seconds in after.items():
-        used[process.system][process.role] += seconds - earlier.get((process.pid, process.started_at), 0.0)
-    return {system: dict(roles) for system, roles in used.items()}
+    return {
+        process: seconds - earlier.get((process.pid, process.started_at), 0.0) for process, seconds in after.items()
+    }
 
 
 def machine_busy_s() -> float:

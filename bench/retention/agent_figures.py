@@ -1,11 +1,13 @@
 """Agents beside chats on real engines: the load, what came of each request, and the tables. Pure."""
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
+from bench.fronts.census import Reading
 from bench.live.goodput import Interval, difference
 from cluster.simulation.results.summary import quantile
 
@@ -67,6 +69,8 @@ class Objective:
 Runs = Sequence[Sequence[Asked]]
 """By round, in an order that is the same for every system."""
 HEADING = ("system", "requests", "hits", "TTFT p50", "p95", "mean", "TPOT p50", "p95 ms", "good", "refusals")
+LEAST_CORES = 0.01
+"""Cores that a role must use to be told of."""
 DIFFERENCES = ("systems", "requests", "hits, points", "TTFT, ms", "TPOT, ms")
 KINDS: dict[str, Callable[[Asked], bool]] = {
     "first steps": lambda asked: asked.is_agent and asked.step == 0,
@@ -115,6 +119,20 @@ def compared(ours: Runs, theirs: Runs, kind: str, value: Callable[[Asked], float
         [[value(each) for each in run if KINDS[kind](each)] for run in runs] for runs in (ours, theirs)
     )
     return difference(our_values, their_values, random.Random(0))
+
+
+def cores(used: Reading, systems: Sequence[str], lasted_s: float) -> str:
+    """The mean number of cores that each process of some systems has used, by role. `used`: CPU seconds."""
+    by_role: dict[str, list[float]] = defaultdict(list)
+    for process, seconds in used.items():
+        if process.system in systems:
+            by_role[process.role].append(seconds / lasted_s)
+    told = sorted(by_role.items(), key=lambda pair: -sum(pair[1]))
+    return ", ".join(
+        f"{role} {' + '.join(f'{each:.2f}' for each in sorted(some, reverse=True))}"
+        for role, some in told
+        if sum(some) >= LEAST_CORES
+    )
 
 
 def _hits(asked: Asked) -> float:

@@ -31,7 +31,7 @@ from bench.fronts.setting import REPO_ROOT, Setting
 from bench.fronts.systems import LOAD_GENERATOR, System, wait
 from bench.live.contenders import Colocated, EngineRules, EqualBaton, adapted
 from bench.overhead import STOP_SIGNALS, machine
-from bench.retention.agent_figures import DIFFERENCES, HEADING, AgentLoad, Asked, Objective, differences, rows
+from bench.retention.agent_figures import DIFFERENCES, HEADING, AgentLoad, Asked, Objective, cores, differences, rows
 from cluster.simulation.results.summary import aligned
 
 FEWEST, SAME, BATON, RETENTION = "fewest requests", "same server", "baton", "baton, retention"
@@ -112,9 +112,13 @@ def _measured(contender: Contender, setting: Setting, load: AgentLoad) -> list[A
         ports = tuple(getattr(system, "ports", [system.port]))
         load = replace(load, ports=ports, is_sticky=contender.is_sticky)
         caller: Any = driver
-        for each in (replace(load, seed=-1, duration_s=WARM_S), load):
-            caller.prepare(each)
-            caller.run()
+        caller.prepare(replace(load, seed=-1, duration_s=WARM_S))
+        caller.run()
+        caller.prepare(load)
+        before = census.read()
+        lasted_s = caller.run()
+        used = census.used_by_process(before, census.read())
+        print(f"  cores in use: {cores(used, (system.name, LOAD_GENERATOR), lasted_s)}", flush=True)
         asked: list[Asked] = caller.collect()
         return asked
 

@@ -31,6 +31,8 @@ language, and makes mistakes. What it writes outside the formats below is meanin
 - Chat: greetings, and remembering what users tell about themselves ("My name is Anna.").
 - Tools in the Hermes format (`<tool_call>`), with arguments copied from the question.
 - Long answers: "Tell me a story.", "Count from 1 to 50."
+
+A request that names no temperature is sampled at 0.3 (`generation_config.json`).
 """
 TAIL = """\
 ## How it was made

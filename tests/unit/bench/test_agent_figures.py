@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench.retention.agent_figures import HEADING, KINDS, Asked, Objective, compared, differences, rows
+from bench.fronts.census import ENGINE, Process
+from bench.retention.agent_figures import HEADING, KINDS, Asked, Objective, compared, cores, differences, rows
 
 OBJECTIVE = Objective(ttft_s=0.1, ttft_per_token_s=1e-4, tpot_s=0.025)
 
@@ -59,3 +60,12 @@ def test_interval_has_the_differences_between_rounds() -> None:
 def test_rounds_of_different_requests_are_not_compared(kind: str) -> None:
     with pytest.raises(ValueError):
         compared([a_round()], [[]], kind, lambda asked: asked.ttft_s)
+
+
+def test_cores_are_told_for_each_process_of_the_systems_that_ran() -> None:
+    engine, other, ingress = (
+        Process(pid, 1, "baton", role) for pid, role in ((1, ENGINE), (2, ENGINE), (3, "Ingress"))
+    )
+    idle, stopped = Process(4, 1, "baton", "raylet"), Process(5, 1, "vllm", ENGINE)
+    used = {other: 1.0, idle: 0.01, engine: 4.0, stopped: 9.0, ingress: 2.5}
+    assert cores(used, ["baton"], 10.0) == "engine core 0.40 + 0.10, Ingress 0.25"
