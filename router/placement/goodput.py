@@ -9,8 +9,9 @@ priced.
    idle and the answer is short, or the best other option does harm.
 3. Path P->D is priced on the best few pairs with a proved link. Where the best pair has none and would be better than
    all options, it becomes a wish (router/links/link_plan.py).
-4. A worker that holds much of the prompt is always priced, and keeps the conversation unless another worker is clearly
-   better.
+4. A worker that holds much of the prompt is always priced. The worker that computes the prompt costs more the less it
+   holds (STICKINESS), so a conversation stays unless another worker is clearly better, and a beginning that several
+   workers hold keeps nothing to one of them.
 5. Where half of the workers have missed reports the predictions are not worth much: LMetric decides
    (router/placement/lmetric.py).
 """
@@ -35,12 +36,9 @@ from router.trust.suspected_pairs import Pair
 NUM_PREFILL_CANDIDATES: Final = 3
 """Prefill workers that are priced for a request. Higher costs time for each placement; lower misses the cheapest."""
 STICKINESS: Final = 0.05
-"""Cost by which another worker must be better than the worker that holds most of the prompt, times the share of it that
-would be computed again. Higher keeps conversations on busy workers; lower computes prompts again for little.
-"""
-NEGLIGIBLE: Final = 0.01
-"""Cost for which a prompt is not computed again or moved, where the decode worker holds most of it. Higher accepts
-stalls on that worker; lower moves KV blocks for little.
+"""Cost of computing a whole prompt, beside the time that it takes: the worker that computes it has its KV blocks a
+second time, and comes to hold the conversation. A prompt of which a worker holds a share costs so much less there.
+Higher keeps conversations on busy workers; lower computes prompts again for little.
 """
 STALE_SHARE: Final = 0.5
 """Share of stale workers above which LMetric decides. Higher trusts predictions from old reports; lower gives up the
@@ -108,12 +106,12 @@ def _weighed(
         for worker in least_crowded(placement_input, candidates.decodes)[:1]:
             options.add(DecodePart(placement_input, worker))
     options.add_later_prefills()
-    best = options.best(holder)
+    best = options.best()
     candidates.wish = options.wish(best)
     if _may_prefill_alone(placement_input, candidates, prefills, best, are_leanings=are_leanings):
         is_last = best is None or placement_input.request.max_output_tokens == 1
         options.add_prefills_alone(1.0 if is_last else MOST_RISK_ALONE)
-        best = options.best(holder)
+        best = options.best()
     return options, best
 
 
@@ -197,7 +195,8 @@ class _Options:
         if self._unproved is None:
             return None
         prefill, decode = self._unproved
-        if best is not None and hand_over(self._input, prefill, decode, self._models).cost >= best.cost:
+        option = hand_over(self._input, prefill, decode, self._models)
+        if best is not None and self._cost(option) >= self._cost(best):
             return None
         return prefill.worker.worker, decode.worker.worker
 
@@ -220,26 +219,20 @@ class _Options:
             if option.risk + option.victims < HARMLESS:
                 return
 
-    def best(self, holder: WorkerState | None) -> Option | None:
-        """The option to take. `holder`: the worker that holds most of the prompt."""
-        best = _cheapest(self.priced)
-        if best is None or holder is None:
-            return best
-        if best.generating is not holder:
-            sticky = _cheapest([option for option in self.priced if option.generating is holder])
-            if sticky is not None and sticky.cost <= best.cost + STICKINESS * self._again(best.generating, holder):
-                best = sticky
-        if best.path is _PREFILL_DECODE and self._input.hit(holder) >= self._input.num_prompt / 2:
-            for option in self.priced:
-                is_whole = option.path is not _PREFILL_DECODE
-                if is_whole and option.generating is holder and option.cost <= best.cost + NEGLIGIBLE:
-                    return option
+    def best(self) -> Option | None:
+        """The option to take."""
+        best, least = None, inf
+        for option in self.priced:
+            cost = self._cost(option)
+            if cost < least:
+                best, least = option, cost
         return best
 
-    def _again(self, worker: WorkerState | None, holder: WorkerState) -> float:
-        """The share of the prompt that the holder has, and that the worker would compute again."""
+    def _cost(self, option: Option) -> float:
+        """The cost of an option, with that of computing a prompt again which another worker holds."""
+        worker = option.prefill or option.decode
         num_there = self._input.hit(worker) if worker else 0
-        return max(0, self._input.hit(holder) - num_there) / self._input.num_prompt
+        return option.cost + STICKINESS * (1.0 - num_there / max(1, self._input.num_prompt))
 
     def considered(self, best: Option) -> tuple[Prediction, ...]:
         """The best option, and the cheapest of each path that the best option does not take."""
@@ -271,14 +264,6 @@ def _slowdown(placement_input: PlacementInput, candidates: Candidates) -> float:
     if not (candidates.may_hand_over and candidates.prefills and candidates.decodes):
         return 1.0
     return slowdown_beside_decodes(placement_input, candidates.prefills[0])
-
-
-def _cheapest(options: list[Option]) -> Option | None:
-    best: Option | None = None
-    for option in options:
-        if best is None or option.cost < best.cost:
-            best = option
-    return best
 
 
 def _may_be_better(later: PrefillPart, sooner: PrefillPart, decode: DecodePart, now: float) -> bool:

@@ -142,16 +142,31 @@ def test_worker_keeps_a_conversation_and_no_beginning_that_others_hold_as_well(
     assert placed.decode == (busy if keeps else idle)
 
 
+@pytest.mark.parametrize(("busy", "idle"), [("p0", "p1"), ("p1", "p0")])
+@pytest.mark.parametrize(("num_own", "keeps"), [(10, False), (90, True)], ids=["beginning", "next turn"])
+def test_prefill_worker_keeps_a_conversation_whoever_decodes_it(
+    busy: str, idle: str, num_own: int, keeps: bool
+) -> None:
+    """As above, where the decode worker holds nothing."""
+    state = a_cluster(2, 1)
+    shared, own = ([f"{what}{number:5}".encode() for number in range(100)] for what in ("all", "own"))
+    for worker, held in ((busy, [*shared, *own[:num_own]]), (idle, shared)):
+        state.handle_kv_events(KvEvents(WorkerId(worker), 1, True, True, [KvChange(KvTier.GPU, True, held)]), 0.0)
+    put(state, ask("before", 2000, path=PAIR, excluded=frozenset({WorkerId(idle)})), 1.0)
+    placed = put(state, ask("next", 3200, path=PAIR, block_hashes=[*shared, *own]), 1.0)
+    assert placed.prefill == (busy if keeps else idle)
+
+
 def test_chat_is_not_computed_again_elsewhere_for_a_few_milliseconds() -> None:
     state = a_cluster(1, 1)
     for number in range(8):  # path D seems a little slow
         report_all(state, 1.0 + number)
         placed = put(state, ask(f"r{number}", 200, path=Path.DECODE), 1.0 + number)
         assert placed.predicted is not None
-        ended(state, f"r{number}", 1.5 + number, ttft_s=placed.predicted.ttft_s + 0.02, num_output_tokens=20)
+        ended(state, f"r{number}", 1.5 + number, ttft_s=placed.predicted.ttft_s + 0.1, num_output_tokens=20)
     hashes = [block.to_bytes(8, "big") for block in range(100)]
     report_all(state, 10.0)
-    decoding(state, "turn1", 1600, "d0", 10.0, block_hashes=hashes)
+    put(state, ask("turn1", 1600, path=Path.DECODE, block_hashes=hashes), 10.0)
     ended(state, "turn1", 11.0, num_output_tokens=20)
     placed = put(state, ask("turn2", 1650, block_hashes=hashes), 11.1)
     assert placed.path is ALONE
