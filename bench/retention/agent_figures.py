@@ -70,7 +70,7 @@ Runs = Sequence[Sequence[Asked]]
 """By round, in an order that is the same for every system."""
 HEADING = ("system", "requests", "hits", "TTFT p50", "p95", "mean", "TPOT p50", "p95 ms", "good", "refusals")
 LEAST_CORES = 0.01
-"""Cores that a role must use to be told of."""
+"""Cores that a process must use to be told of."""
 DIFFERENCES = ("systems", "requests", "hits, points", "TTFT, ms", "TPOT, ms")
 KINDS: dict[str, Callable[[Asked], bool]] = {
     "first steps": lambda asked: asked.is_agent and asked.step == 0,
@@ -125,14 +125,11 @@ def cores(used: Reading, systems: Sequence[str], lasted_s: float) -> str:
     """The mean number of cores that each process of some systems has used, by role. `used`: CPU seconds."""
     by_role: dict[str, list[float]] = defaultdict(list)
     for process, seconds in used.items():
-        if process.system in systems:
+        if process.system in systems and seconds >= LEAST_CORES * lasted_s:
             by_role[process.role].append(seconds / lasted_s)
     told = sorted(by_role.items(), key=lambda pair: -sum(pair[1]))
-    return ", ".join(
-        f"{role} {' + '.join(f'{each:.2f}' for each in sorted(some, reverse=True))}"
-        for role, some in told
-        if sum(some) >= LEAST_CORES
-    )
+    each_of = {role: " + ".join(f"{each:.2f}" for each in sorted(some, reverse=True)) for role, some in told}
+    return ", ".join(f"{role} {each}" for role, each in each_of.items())
 
 
 def _hits(asked: Asked) -> float:

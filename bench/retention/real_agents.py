@@ -56,10 +56,12 @@ class Contender:
     """Whether the choice among its servers keeps conversations where they were."""
 
 
-def contenders(conf: dict[str, Any], setting: Setting) -> list[Contender]:
-    """`conf`: that of `setting`, of Baton without retention."""
+def contenders(conf: dict[str, Any], setting: Setting, step_tokens: int | None) -> list[Contender]:
+    """`conf`: that of `setting`, of Baton without retention. `step_tokens`: most tokens of a step of the others; None
+    for as many as Baton's.
+    """
     keeping = replace(setting, conf=_keeping(conf))
-    rules = EngineRules(setting.engine["max_num_batched_tokens"])
+    rules = EngineRules(step_tokens or setting.engine["max_num_batched_tokens"])
 
     def servers(driver: Driver) -> System:
         return Colocated(setting, driver, NUM_WORKERS, rules, SERVER_OPTIONS)
@@ -80,7 +82,7 @@ def run(arguments: argparse.Namespace) -> None:
     setting = Setting(REPO_ROOT / ".baton" / "bench", conf, is_thin=True)
     (setting.folder / "logs").mkdir(parents=True, exist_ok=True)
     write_pace(setting.pace_file, arguments.pace_ms / 1e3, arguments.token_us / 1e6)
-    compared = [each for each in contenders(conf, setting) if each.name in arguments.systems]
+    compared = [each for each in contenders(conf, setting, arguments.step_tokens) if each.name in arguments.systems]
     objective = Objective(SLO["ttft_s"], SLO["ttft_per_prefill"] * arguments.token_us / 1e6, SLO["tpot_s"])
     runs: dict[str, list[list[Asked]]] = defaultdict(list)
     began_at = time.monotonic()
@@ -169,6 +171,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--chats", type=float, default=1.0, help="chats that begin in a second (%(default)s)")
     parser.add_argument("--words", type=int, default=500, help="of the instructions, each of 2 tokens (%(default)s)")
     parser.add_argument("--gap", type=float, help="mean time of a tool in seconds, instead of the published times")
+    parser.add_argument("--step-tokens", type=int, help="most tokens of a step of the servers of vLLM (as Baton's)")
     parser.add_argument("--pace-ms", type=float, default=10.0, help="time of an engine step (%(default)s)")
     parser.add_argument(
         "--token-us", type=float, default=300.0, help="and of each token that it computes (%(default)s)"

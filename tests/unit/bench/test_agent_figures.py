@@ -67,5 +67,5 @@ def test_cores_are_told_for_each_process_of_the_systems_that_ran() -> None:
         Process(pid, 1, "baton", role) for pid, role in ((1, ENGINE), (2, ENGINE), (3, "Ingress"))
     )
     idle, stopped = Process(4, 1, "baton", "raylet"), Process(5, 1, "vllm", ENGINE)
-    used = {other: 1.0, idle: 0.01, engine: 4.0, stopped: 9.0, ingress: 2.5}
+    used = {other: 1.0, idle: 0.09, engine: 4.0, stopped: 9.0, ingress: 2.5}
     assert cores(used, ["baton"], 10.0) == "engine core 0.40 + 0.10, Ingress 0.25"
