@@ -3,11 +3,11 @@
 Five applications in this process take turns, with the same front half. In place of an engine, each request waits for
 FIRST_TOKEN_S. PostgreSQL and Redis are real, on this machine. The clients are in a process of their own: one that sends
 one request after another, PAUSE_S after the answer before it, and then 64 at a time. CPU time is that of this process,
-of PostgreSQL and of Redis, with what they write after the answers.
+of PostgreSQL and of Redis, with what they write after the answers. The event loop is a replica's. With asyncio's own,
+which rounds times up to milliseconds, the first token would come later whenever an answer of Redis came before it.
 """
 
 import argparse
-import asyncio
 import statistics
 import tempfile
 import time
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+import uvloop
 
 from api.charging.accounting import Accounting
 from api.charging.charging import Charging
@@ -238,9 +239,9 @@ def main() -> None:
         args: dict[str, Any] = {"model": "conf/models/baton-demo", "state": {"data_dir": f"{folder}/state"}}
         engine = {"max_model_len": 4096, "dtype": "bfloat16", "enforce_eager": True}
         config = parse({**args, "engine": engine, "metering": {"prices": "conf/prices.yaml", "publishes": True}})
-        turns = asyncio.run(measured(config, folder, arguments.turns))
+        turns = uvloop.run(measured(config, folder, arguments.turns))
     report(turns)
-    conclude(missed(added(turns, ALL, 1)))
+    conclude(missed(added(turns, LIMITED, 1)))
 
 
 def _range(values: list[float]) -> str:

@@ -1,12 +1,15 @@
 """Each limit of an account or of the config counts for its own scope, and for no other one."""
 
+import tracemalloc
 from typing import Any
 
+import msgspec
 import pytest
 
 from api.charging.charge import RequestCharge
-from api.charging.charging import Charging
+from api.charging.charging import MOST_REMEMBERED, Charging
 from api.identity.principal import Principal
+from api.identity.settings import NO_LIMITS
 from api.limits.limits import FIELDS, Amounts, Bucket, LimitKind, LimitScope, ScopeKind
 from api.limits.reservations import Reservation
 from api.metering.meter import Meter
@@ -118,3 +121,35 @@ async def test_limit_of_an_account_replaces_the_default_of_its_scope_alone(scope
     own, defaults = {scope: of_all_scopes(1000)[scope]}, of_all_scopes(2000)
     found = await asked_by(a_principal(own), defaults_of(defaults))
     assert found.capacities() == capacities_of(defaults | own)
+
+
+async def test_key_whose_limits_have_changed_draws_on_the_new_ones() -> None:
+    reserver = AskedReservations()
+    charging = charging_with(reserver, FakeRecorder(), LimitDefaults())
+    for first in (1000, 1000, 2000, 3000):
+        limits = of_all_scopes(first)
+        principal = a_principal(limits)
+        for end_user in ("", IDS[ScopeKind.END_USER], ""):
+            reserver.buckets.clear()
+            charge = charging.charge(principal, end_user, lambda _: None, names_maximum=True)
+            with pytest.raises(RateLimited):
+                await begin(charge)
+            of_user = {} if end_user else {ScopeKind.END_USER: NO_LIMITS}
+            scopes = {scope: found for scope, found in (limits | of_user).items() if found != NO_LIMITS}
+            assert reserver.capacities() == capacities_of(scopes)
+
+
+def test_limits_of_many_keys_are_remembered_within_a_bound() -> None:
+    principal = a_principal(of_all_scopes(1000))
+
+    def bytes_of(num_keys: int) -> int:
+        charging = charging_with(AskedReservations(), FakeRecorder(), LimitDefaults())
+        tracemalloc.start()
+        for number in range(num_keys):
+            one = msgspec.structs.replace(principal, key=f"key_{number}")
+            charging.charge(one, "", lambda _: None, names_maximum=True)
+        num_bytes, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return num_bytes
+
+    assert bytes_of(3 * MOST_REMEMBERED) < 1.2 * bytes_of(MOST_REMEMBERED)
