@@ -97,6 +97,7 @@ class Charging:
         caller = _caller(principal, end_user)
         buckets = buckets_of(caller, self._model, self._limits_of(principal), self._hashed)
         if name:
+            self._remembered.pop(name, None)
             while len(self._remembered) >= MOST_REMEMBERED:
                 del self._remembered[next(iter(self._remembered))]
             self._remembered[name] = principal, caller, buckets

@@ -69,6 +69,7 @@ class Objective:
 Runs = Sequence[Sequence[Asked]]
 """By round, in an order that is the same for every system."""
 HEADING = ("system", "requests", "hits", "TTFT p50", "p95", "mean", "TPOT p50", "p95 ms", "good", "refusals")
+TASKS = ("system", "tasks", "waits for first tokens p50", "p95", "mean s", "all steps good", "with a refusal")
 LEAST_CORES = 0.01
 """Cores that a process must use to be told of."""
 DIFFERENCES = ("systems", "requests", "hits, points", "TTFT, ms", "TPOT, ms")
@@ -96,6 +97,30 @@ def _row(name: str, kind: str, asked: Sequence[Asked], objective: Objective) -> 
         f"{100 * sum(map(objective.is_met, asked)) / max(1, len(asked)):.1f} %",
         f"{sum(each.num_tries - 1 for each in asked)}",
     )
+
+
+def tasks_row(name: str, runs: Runs, objective: Objective) -> tuple[str, ...]:
+    """Of whole tasks: the TTFT of all steps of a task together, and what became of all of them."""
+    tasks = [task for run in runs for task in _tasks(run)]
+    waits_s = sorted(sum(step.ttft_s for step in task) for task in tasks) or [0.0]
+    return (
+        name,
+        f"{len(tasks)}",
+        *(f"{quantile(waits_s, p):.1f}" for p in (0.5, 0.95)),
+        f"{fmean(waits_s):.1f}",
+        f"{sum(all(map(objective.is_met, task)) for task in tasks)}",
+        f"{sum(any(step.num_tries > 1 for step in task) for task in tasks)}",
+    )
+
+
+def _tasks(run: Sequence[Asked]) -> list[list[Asked]]:
+    tasks: list[list[Asked]] = []
+    for asked in run:
+        if asked.is_agent:
+            if asked.step == 0:
+                tasks.append([])
+            tasks[-1].append(asked)
+    return tasks
 
 
 def differences(runs: Mapping[str, Runs]) -> list[tuple[str, ...]]:

@@ -31,7 +31,18 @@ from bench.fronts.setting import REPO_ROOT, Setting
 from bench.fronts.systems import LOAD_GENERATOR, System, wait
 from bench.live.contenders import Colocated, EngineRules, EqualBaton, adapted
 from bench.overhead import STOP_SIGNALS, machine
-from bench.retention.agent_figures import DIFFERENCES, HEADING, AgentLoad, Asked, Objective, cores, differences, rows
+from bench.retention.agent_figures import (
+    DIFFERENCES,
+    HEADING,
+    TASKS,
+    AgentLoad,
+    Asked,
+    Objective,
+    cores,
+    differences,
+    rows,
+    tasks_row,
+)
 from cluster.simulation.results.summary import aligned
 
 FEWEST, SAME, BATON, RETENTION = "fewest requests", "same server", "baton", "baton, retention"
@@ -96,6 +107,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.json.write_text(json.dumps({"machine": machine(), "runs": told}))
     table = [row for name, some in runs.items() for row in rows(name, some, objective)]
     print(f"\n{machine()}\n\n{aligned([HEADING, *table])}")
+    print(f"\n{aligned([TASKS, *(tasks_row(name, some, objective) for name, some in runs.items())])}")
     print(f"\n{aligned([DIFFERENCES, *differences(runs)])}")
 
 

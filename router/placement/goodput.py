@@ -9,9 +9,9 @@ priced.
    idle and the answer is short, or the best other option does harm.
 3. Path P->D is priced on the best few pairs with a proved link. Where the best pair has none and would be better than
    all options, it becomes a wish (router/links/link_plan.py).
-4. A worker that holds much of the prompt is always priced. The worker that computes the prompt costs more the less it
-   holds (STICKINESS), so a conversation stays unless another worker is clearly better, and a beginning that several
-   workers hold keeps nothing to one of them.
+4. Of the workers that could decode, one that holds the most of the prompt is always priced. The worker that computes
+   the prompt costs more the less it holds (STICKINESS), so a conversation stays unless another worker is clearly
+   better, and a beginning that several workers hold keeps nothing to one of them.
 5. Where half of the workers have missed reports the predictions are not worth much: LMetric decides
    (router/placement/lmetric.py).
 """

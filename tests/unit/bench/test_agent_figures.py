@@ -1,9 +1,21 @@
 """What the bench of agents on real engines says of its rounds."""
 
+from dataclasses import replace
+
 import pytest
 
 from bench.fronts.census import ENGINE, Process
-from bench.retention.agent_figures import HEADING, KINDS, Asked, Objective, compared, cores, differences, rows
+from bench.retention.agent_figures import (
+    HEADING,
+    KINDS,
+    Asked,
+    Objective,
+    compared,
+    cores,
+    differences,
+    rows,
+    tasks_row,
+)
 
 OBJECTIVE = Objective(ttft_s=0.1, ttft_per_token_s=1e-4, tpot_s=0.025)
 
@@ -60,6 +72,13 @@ def test_interval_has_the_differences_between_rounds() -> None:
 def test_rounds_of_different_requests_are_not_compared(kind: str) -> None:
     with pytest.raises(ValueError):
         compared([a_round()], [[]], kind, lambda asked: asked.ttft_s)
+
+
+def test_a_task_is_told_by_what_became_of_all_of_its_steps() -> None:
+    slow = [replace(asked, num_tries=2 if asked.step == 2 else 1) for asked in a_round(ttft_s=0.3)]
+    quick = [replace(asked, ttft_s=0.1, tpot_s=0.01, num_tries=1) for asked in a_round()]
+    told = tasks_row("a", [[*slow, *quick], quick], OBJECTIVE)
+    assert told == ("a", "3", "0.4", "9.9", "3.6", "2", "1")
 
 
 def test_cores_are_told_for_each_process_of_the_systems_that_ran() -> None:

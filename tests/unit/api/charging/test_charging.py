@@ -1,6 +1,6 @@
 """Each limit of an account or of the config counts for its own scope, and for no other one."""
 
-import tracemalloc
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -62,14 +62,19 @@ def defaults_of(limits: dict[ScopeKind, Limits]) -> LimitDefaults:
     return LimitDefaults(**named)
 
 
-def charging_with(reserver: AskedReservations, recorder: FakeRecorder, defaults: LimitDefaults) -> Charging:
+def charging_with(
+    reserver: AskedReservations,
+    recorder: FakeRecorder,
+    defaults: LimitDefaults,
+    hashed: Callable[[str], str] = str,
+) -> Charging:
     return Charging(
         LimitsConfig(defaults=defaults),
         MODEL,
         meter=Meter(recorder, None, "i0", FakeObserver()),
         recorder=recorder,
         reserver=reserver,
-        hashed=str,
+        hashed=hashed,
     )
 
 
@@ -139,17 +144,26 @@ async def test_key_whose_limits_have_changed_draws_on_the_new_ones() -> None:
             assert reserver.capacities() == capacities_of(scopes)
 
 
-def test_limits_of_many_keys_are_remembered_within_a_bound() -> None:
+def test_limits_of_a_key_are_computed_once_and_of_many_keys_within_a_bound() -> None:
+    hashed: list[str] = []
+
+    def noted(text: str) -> str:
+        hashed.append(text)
+        return text
+
+    charging = charging_with(AskedReservations(), FakeRecorder(), LimitDefaults(), noted)
     principal = a_principal(of_all_scopes(1000))
+    principals = [msgspec.structs.replace(principal, key=f"key_{number}") for number in range(MOST_REMEMBERED + 1)]
 
-    def bytes_of(num_keys: int) -> int:
-        charging = charging_with(AskedReservations(), FakeRecorder(), LimitDefaults())
-        tracemalloc.start()
-        for number in range(num_keys):
-            one = msgspec.structs.replace(principal, key=f"key_{number}")
+    def num_computed(some: Sequence[Principal]) -> int:
+        hashed.clear()
+        for one in some:
             charging.charge(one, "", lambda _: None, names_maximum=True)
-        num_bytes, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        return num_bytes
+        return len(hashed)
 
-    assert bytes_of(3 * MOST_REMEMBERED) < 1.2 * bytes_of(MOST_REMEMBERED)
+    *known, further = principals
+    assert num_computed([*known, *known]) == len(known)
+    changed = msgspec.structs.replace(known[5])
+    assert num_computed([changed, changed, *known[6:], *known[:5]]) == 1
+    assert num_computed([further, further]) == 1
+    assert num_computed([known[0], known[-1]]) == 1
