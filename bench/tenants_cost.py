@@ -11,7 +11,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -145,7 +145,9 @@ async def a_key(state: ChatState, name: str, limits: Limits) -> str:
     return (await accounts.keys.create(tenant.id, terms, "bench")).text
 
 
-async def measured(config: AppConfig, folder: str, num_turns: int) -> dict[str, dict[int, list[Turn]]]:
+async def measured(
+    config: AppConfig, folder: str, num_turns: int, nums_clients: Sequence[int]
+) -> dict[str, dict[int, list[Turn]]]:
     """The turns of each part, by the number of clients."""
     state = ChatState(config.state, serves=True, publishes_usage=True)
     await state.look()
@@ -185,7 +187,7 @@ async def measured(config: AppConfig, folder: str, num_turns: int) -> dict[str, 
 
     async with AsyncExitStack() as stack:
         parts = {
-            name: Part(await stack.enter_async_context(listening(app)), key, {number: [] for number in NUM_REQUESTS})
+            name: Part(await stack.enter_async_context(listening(app)), key, {number: [] for number in nums_clients})
             for name, (app, key) in apps.items()
         }
         servers = Servers(folder)
@@ -203,19 +205,18 @@ async def measured(config: AppConfig, folder: str, num_turns: int) -> dict[str, 
     return {name: {num_clients: done[warm] for num_clients, done in part.turns.items()} for name, part in parts.items()}
 
 
-def added(turns: dict[str, dict[int, list[Turn]]], part: str, num_clients: int) -> float:
-    """Seconds that a part adds to the median latency: the median over the turns."""
+def added(turns: dict[str, dict[int, list[Turn]]], part: str, num_clients: int) -> list[float]:
+    """Seconds that a part adds to the median latency of each turn."""
     pairs = zip(turns[part][num_clients], turns[NOTHING][num_clients], strict=True)
-    return statistics.median(
-        statistics.median(one.latency_s) - statistics.median(other.latency_s) for one, other in pairs
-    )
+    return [statistics.median(one.latency_s) - statistics.median(other.latency_s) for one, other in pairs]
 
 
 def report(turns: dict[str, dict[int, list[Turn]]]) -> None:
-    print("clients  what is on              median      p99      CPU   added: median      CPU (tenths over the turns)")
-    for num_clients, number in NUM_REQUESTS.items():
-        nothing = turns[NOTHING][num_clients]
-        print(f"{len(nothing)} turns of {number} requests of each, in ms:")
+    print(
+        "clients  what is on              median      p99      CPU   added, median (tenths over the turns):  latency, CPU"
+    )
+    for num_clients, nothing in turns[NOTHING].items():
+        print(f"{len(nothing)} turns of {NUM_REQUESTS[num_clients]} requests of each, in ms:")
         for part, of_part in turns.items():
             own = of_part[num_clients]
             latency_s = [latency for one in own for latency in one.latency_s]
@@ -226,27 +227,30 @@ def report(turns: dict[str, dict[int, list[Turn]]]) -> None:
                 statistics.median(one.cpu_s for one in own),
             )
             figures = " ".join(f"{1e3 * value:8.2f}" for value in columns)
-            more = f"{1e3 * added(turns, part, num_clients):8.2f} {1e3 * statistics.median(cpu_s):8.2f} {_range(cpu_s)}"
-            print(f"{num_clients:7}  {part:20} {figures}        {more}")
+            print(f"{num_clients:7}  {part:20} {figures}   {_range(added(turns, part, num_clients))}  {_range(cpu_s)}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=12, help="turns of each application (default: %(default)s)")
+    parser.add_argument(
+        "--clients", type=int, nargs="+", choices=NUM_REQUESTS, default=list(NUM_REQUESTS), help="at a time (1 and 64)"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # PostgreSQL may run as another user
         args: dict[str, Any] = {"model": "conf/models/baton-demo", "state": {"data_dir": f"{folder}/state"}}
         engine = {"max_model_len": 4096, "dtype": "bfloat16", "enforce_eager": True}
         config = parse({**args, "engine": engine, "metering": {"prices": "conf/prices.yaml", "publishes": True}})
-        turns = uvloop.run(measured(config, folder, arguments.turns))
+        turns = uvloop.run(measured(config, folder, arguments.turns, arguments.clients))
     report(turns)
-    conclude(missed(added(turns, LIMITED, 1)))
+    if 1 in arguments.clients:
+        conclude(missed(statistics.median(added(turns, LIMITED, 1))))
 
 
 def _range(values: list[float]) -> str:
     low, *_, high = statistics.quantiles(values, n=10)
-    return f"({1e3 * low:.2f} to {1e3 * high:.2f})"
+    return f"{1e3 * statistics.median(values):6.2f} ({1e3 * low:.2f} to {1e3 * high:.2f})"
 
 
 def _is_in(process: psutil.Process, folder: str) -> bool:
