@@ -212,9 +212,7 @@ def added(turns: dict[str, dict[int, list[Turn]]], part: str, num_clients: int) 
 
 
 def report(turns: dict[str, dict[int, list[Turn]]]) -> None:
-    print(
-        "clients  what is on              median      p99      CPU   added, median (tenths over the turns):  latency, CPU"
-    )
+    print("clients  what is on              median      p99      CPU   added, median (tenths over turns): latency, CPU")
     for num_clients, nothing in turns[NOTHING].items():
         print(f"{len(nothing)} turns of {NUM_REQUESTS[num_clients]} requests of each, in ms:")
         for part, of_part in turns.items():
