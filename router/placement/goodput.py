@@ -67,8 +67,6 @@ has prefill workers hand over prompts that they could decode at no loss. In simu
 workers that decode serve more up to 2, and workers that keep to prompts serve more from 3.5 on.
 """
 
-_PREFILL_DECODE: Final = Path.PREFILL_DECODE
-
 
 def goodput(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """Returns None if no worker can take the request."""

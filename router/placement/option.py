@@ -120,11 +120,6 @@ class Option:
         self.ttft_s = self.tpot_s = self.engine_ttft_s = self.engine_tpot_s = 0.0
         self.risk = self.cost = self.waits_s = 0.0
 
-    @property
-    def generating(self) -> WorkerState | None:
-        """The worker that decodes."""
-        return self.decode or self.prefill
-
     def prediction(self) -> Prediction:
         return Prediction(
             self.path,
