@@ -4,8 +4,8 @@ The cost is the expected number of requests outside their SLO: the new one, its 
 those to come, and requests that find no KV memory. Small terms choose among options which are all good: the one with
 the least engine time first. Times are seconds.
 
-A prefix hit has no term of its own. It shortens the prompt that is computed (router/placement/work.py). How far a
-request prefers the worker that holds its prefix is `STICKINESS` in router/placement/goodput.py.
+A prefix hit shortens the prompt that is computed (router/placement/work.py). Two small terms keep conversations where
+they are (COMPUTING_WEIGHT, LEAVING_WEIGHT).
 """
 
 from math import hypot, inf, sqrt
@@ -65,6 +65,16 @@ ENGINE_TIME_WEIGHT: Final = 1.0
 """Cost of engine time as long as the TTFT objective. Higher accepts longer times for little engine time; lower spends
 engine time that later requests need.
 """
+COMPUTING_WEIGHT: Final = 0.05
+"""Cost of computing a whole prompt, beside the time that it takes: the worker that computes it has its KV blocks a
+second time, and comes to hold the conversation. A prompt of which the worker holds a share costs so much less there.
+Higher keeps conversations on busy workers; lower computes prompts again for little.
+"""
+LEAVING_WEIGHT: Final = 0.01
+"""Cost of handing a prompt over that a worker holds as a whole which could take the request alone. A share of the
+prompt costs as much less. Higher keeps conversations on workers whose steps are slow; lower moves them between the
+paths for differences that no client notices.
+"""
 USE_FACTOR: Final = 1.5
 """Time of a worker with no running requests costs this multiple of the share of such workers that is busy, at most 1:
 time that no other request wants costs nothing. Higher saves engine time on idle services; lower spends it on busy ones.
@@ -76,10 +86,15 @@ _PREFILL: Final = Path.PREFILL
 
 
 def hand_over(
-    placement_input: PlacementInput, prefill: PrefillPart, decode: DecodePart, models: LatencyModels
+    placement_input: PlacementInput,
+    prefill: PrefillPart,
+    decode: DecodePart,
+    models: LatencyModels,
+    left_share: float = 0.0,
 ) -> Option:
     """Path P->D. The prefill worker has the first token. The token is released at once, unless the gap before the
-    second token would be too long for a short answer: then both tokens are released together.
+    second token would be too long for a short answer: then both tokens are released together. `left_share`: share of
+    the prompt that a worker holds which could take the whole request.
     """
     wait_s = prompt_memory_wait_s(placement_input, prefill.worker)
     done_s = prefill.done_s + wait_s
@@ -113,14 +128,15 @@ def hand_over(
     share, softness = decode.stall_share, decode.worker.model.kind.bound.softness
     held_wait_s = wait_s + decode.memory_wait_s()
     held = Times(done_s + later_s + gap_s, later_s, 0.0, step_s, share, held_wait_s, longest_s, softness)
+    moved = LEAVING_WEIGHT * left_share
     if not placement_input.has_early_token or prefill.worker.leaves_tokens:
-        return _priced(placement_input, Option(workers, work, held, harm), held, harm, models)
+        return _priced(placement_input, Option(workers, work, held, harm), held, harm, models, moved)
     soon = Times(done_s + later_s, later_s, gap_s, step_s, share, wait_s, longest_s, softness)
-    at_once = _priced(placement_input, Option(workers, work, soon, harm), soon, harm, models)
+    at_once = _priced(placement_input, Option(workers, work, soon, harm), soon, harm, models, moved)
     short_gap_s = SHORT_GAP * placement_input.slo_tpot_s * (placement_input.outputs[0] - 1.0)
     if gap_s < short_gap_s or at_once.risk < WORTH_HOLDING:
         return at_once
-    later = _priced(placement_input, Option(workers, work, held, harm, holds_first=True), held, harm, models)
+    later = _priced(placement_input, Option(workers, work, held, harm, holds_first=True), held, harm, models, moved)
     return later if later.risk + WORTH_HOLDING < at_once.risk else at_once
 
 
@@ -191,8 +207,15 @@ def _wanted(seconds: float, use: float) -> float:
     return min(1.0, USE_FACTOR * use) * seconds
 
 
-def _priced(placement_input: PlacementInput, option: Option, times: Times, harm: Harm, models: LatencyModels) -> Option:
-    """Give the option its times, as clients see them, its risk and its cost."""
+def _priced(
+    placement_input: PlacementInput,
+    option: Option,
+    times: Times,
+    harm: Harm,
+    models: LatencyModels,
+    moved: float = 0.0,
+) -> Option:
+    """Give the option its times, as clients see them, its risk and its cost. `moved`: the cost of leaving a worker."""
     option.waits_s = placement_input.age_s + times.memory_wait_s
     option.engine_ttft_s = times.ttft_s - times.memory_wait_s
     option.ttft_s = ttft_s = option.waits_s + models.bias.ttft(option.path).corrected(option.engine_ttft_s)
@@ -200,8 +223,12 @@ def _priced(placement_input: PlacementInput, option: Option, times: Times, harm:
     slow = _slowness(placement_input, option, times, models)
     option.risk = risk = 1.0 - (1.0 - late) * (1.0 - slow)
     option.future_victims += late * option.work.prefill_s * placement_input.others.time_price
+    computing = option.prefill or option.decode
+    computed_share = 1.0 - placement_input.share_held(computing) if computing is not None else 1.0
     option.cost = (
         risk
+        + moved
+        + COMPUTING_WEIGHT * computed_share
         + VICTIM_WEIGHT * harm.victims
         + FUTURE_WEIGHT * option.future_victims
         + (TTFT_WEIGHT * ttft_s + ENGINE_TIME_WEIGHT * harm.wanted_s) / placement_input.slo_ttft_s

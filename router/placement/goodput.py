@@ -9,9 +9,9 @@ priced.
    idle and the answer is short, or the best other option does harm.
 3. Path P->D is priced on the best few pairs with a proved link. Where the best pair has none and would be better than
    all options, it becomes a wish (router/links/link_plan.py).
-4. Of the workers that could decode, one that holds the most of the prompt is always priced. The worker that computes
-   the prompt costs more the less it holds (STICKINESS), so a conversation stays unless another worker is clearly
-   better, and a beginning that several workers hold keeps nothing to one of them.
+4. Of the workers that could decode, and of the prefill workers, one that holds the most of the prompt is always priced.
+   Computing a prompt that is held elsewhere, and leaving the worker that holds it, have a cost. So a conversation stays
+   unless another worker is clearly better, and a beginning that several workers hold keeps nothing to one of them.
 5. Where half of the workers have missed reports the predictions are not worth much: LMetric decides
    (router/placement/lmetric.py).
 """
@@ -35,11 +35,6 @@ from router.trust.suspected_pairs import Pair
 
 NUM_PREFILL_CANDIDATES: Final = 3
 """Prefill workers that are priced for a request. Higher costs time for each placement; lower misses the cheapest."""
-STICKINESS: Final = 0.05
-"""Cost of computing a whole prompt, beside the time that it takes: the worker that computes it has its KV blocks a
-second time, and comes to hold the conversation. A prompt of which a worker holds a share costs so much less there.
-Higher keeps conversations on busy workers; lower computes prompts again for little.
-"""
 STALE_SHARE: Final = 0.5
 """Share of stale workers above which LMetric decides. Higher trusts predictions from old reports; lower gives up the
 predictions that are still good.
@@ -93,11 +88,12 @@ def _weighed(
     several = candidates.prefills if candidates.may_hand_over or candidates.may_prefill_alone else []
     prefills = _best_prefills(placement_input, candidates, several, are_leanings=are_leanings)
     slowdown = 1.0 if are_leanings else slowdown
-    options = _Options(placement_input, candidates, prefills, models, slowdown, are_leanings=are_leanings)
     several = candidates.decodes
     if are_leanings and candidates.may_prefill_alone:
         several = [*several, *[worker for worker in candidates.prefills if worker.has_short_steps]]
     holder, crowd = holder_of(placement_input, several), least_crowded(placement_input, several)
+    left_share = placement_input.share_held(holder) if holder is not None and candidates.may_stay else 0.0
+    options = _Options(placement_input, candidates, prefills, models, slowdown, left_share, are_leanings=are_leanings)
     for part in _best_decodes(placement_input, crowd, holder):
         options.add(part)
     if not options.has_decode:
@@ -123,6 +119,7 @@ class _Options:
         "_candidates",
         "_first",
         "_input",
+        "_left_share",
         "_may_hand_over",
         "_models",
         "_pairing",
@@ -140,12 +137,15 @@ class _Options:
         prefills: list[PrefillPart],
         models: LatencyModels,
         slowdown: float,
+        left_share: float,
         *,
         are_leanings: bool,
     ) -> None:
-        """`slowdown`: of the prompts of a prefill worker that takes a whole request."""
+        """`slowdown`: of the prompts of a prefill worker that takes a whole request. `left_share`: share of the prompt
+        that a worker holds which could take the whole request.
+        """
         self._input, self._candidates, self._prefills, self._models = placement_input, candidates, prefills, models
-        self._slowdown, self._are_leanings = slowdown, are_leanings
+        self._slowdown, self._left_share, self._are_leanings = slowdown, left_share, are_leanings
         self._may_hand_over = candidates.may_hand_over
         if candidates.may_prefill_alone and placement_input.request.max_output_tokens == 1:
             self._may_hand_over = False  # path P ends with the first token
@@ -193,8 +193,8 @@ class _Options:
         if self._unproved is None:
             return None
         prefill, decode = self._unproved
-        option = hand_over(self._input, prefill, decode, self._models)
-        if best is not None and self._cost(option) >= self._cost(best):
+        option = hand_over(self._input, prefill, decode, self._models, self._left_share)
+        if best is not None and option.cost >= best.cost:
             return None
         return prefill.worker.worker, decode.worker.worker
 
@@ -221,16 +221,9 @@ class _Options:
         """The option to take."""
         best, least = None, inf
         for option in self.priced:
-            cost = self._cost(option)
-            if cost < least:
-                best, least = option, cost
+            if option.cost < least:
+                best, least = option, option.cost
         return best
-
-    def _cost(self, option: Option) -> float:
-        """The cost of an option, with that of computing a prompt again which another worker holds."""
-        worker = option.prefill or option.decode
-        num_there = self._input.hit(worker) if worker else 0
-        return option.cost + STICKINESS * (1.0 - num_there / max(1, self._input.num_prompt))
 
     def considered(self, best: Option) -> tuple[Prediction, ...]:
         """The best option, and the cheapest of each path that the best option does not take."""
@@ -250,7 +243,7 @@ class _Options:
         return alone(self._input, part, self._models, is_prefill=True, peer=peer, slowdown=self._slowdown)
 
     def _hand_over(self, prefill: PrefillPart, decode: DecodePart) -> Option:
-        option = hand_over(self._input, prefill, decode, self._models)
+        option = hand_over(self._input, prefill, decode, self._models, self._left_share)
         self.priced.append(option)
         return option
 
@@ -296,13 +289,13 @@ def _may_prefill_alone(
 def _best_prefills(
     placement_input: PlacementInput, candidates: Candidates, workers: list[WorkerState], *, are_leanings: bool
 ) -> list[PrefillPart]:
-    """Those of several prefill workers that compute the prompt first. Workers of one kind and pace that hold equally
-    much of the prompt take equally long. A worker that takes whole requests hands nothing over while it decodes, where
-    the request may stay on one worker.
+    """Those of several prefill workers that compute the prompt first, and one that holds most of it. Workers of one
+    kind and pace that hold equally much of the prompt take equally long. A worker that takes whole requests hands
+    nothing over while it decodes, where the request may stay on one worker.
     """
     now, hits = placement_input.now, placement_input.hits
-    best: list[PrefillPart] = []
-    last_s, alone_s, without_s = inf, 0.0, -1.0
+    best = _BestPrefills()
+    alone_s, without_s = 0.0, -1.0
     kind: LatencyModel | None = None
     pace = 0.0
     found: Hit | None = None
@@ -326,8 +319,34 @@ def _best_prefills(
             done_s = seconds = alone_s
         if worker.prompts.charges:
             done_s += worker.prompts.seconds_before(placement_input.due_at, now)
-        if done_s >= last_s:
-            continue
+        best.add(worker, hit, seconds, done_s)
+    return best.parts()
+
+
+@final
+class _BestPrefills:
+    """The NUM_PREFILL_CANDIDATES prefill workers that have the prompt computed first, and one that holds most of it."""
+
+    __slots__ = ("_holder", "_last_s", "_most", "_soonest")
+
+    def __init__(self) -> None:
+        self._soonest: list[PrefillPart] = []
+        self._last_s = inf
+        self._holder: PrefillPart | None = None
+        """Of the workers that hold most of the prompt, the soonest."""
+        self._most = 0
+        """Blocks that this worker holds."""
+
+    def add(self, worker: WorkerState, hit: Hit | None, seconds: float, done_s: float) -> None:
+        holder = self._holder
+        if hit is not None and (
+            hit.num_blocks > self._most
+            or (hit.num_blocks == self._most and holder is not None and done_s < holder.done_s)
+        ):
+            self._holder, self._most = PrefillPart(worker, seconds, done_s), hit.num_blocks
+        if done_s >= self._last_s:
+            return
+        best = self._soonest
         place = len(best)
         while place and best[place - 1].done_s > done_s:
             place -= 1
@@ -335,8 +354,14 @@ def _best_prefills(
         if len(best) > NUM_PREFILL_CANDIDATES:
             best.pop()
         if len(best) == NUM_PREFILL_CANDIDATES:
-            last_s = best[-1].done_s
-    return best
+            self._last_s = best[-1].done_s
+
+    def parts(self) -> list[PrefillPart]:
+        """The soonest first."""
+        holder = self._holder
+        if holder is None or any(part.worker is holder.worker for part in self._soonest):
+            return self._soonest
+        return [*self._soonest, holder]
 
 
 def _best_decodes(

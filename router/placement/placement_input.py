@@ -161,6 +161,10 @@ class PlacementInput:
             return 0
         return min(found.num_blocks * worker.block_size, self.num_prompt - 1)
 
+    def share_held(self, worker: WorkerState) -> float:
+        """Share of the prompt that the worker need not compute."""
+        return self.hit(worker) / max(1, self.num_prompt)
+
     def load_s(self, worker: WorkerState) -> float:
         """Time to load the blocks that the worker has in DRAM or on disk, in seconds."""
         found = self.hits.get(worker.worker)

@@ -157,6 +157,20 @@ def test_prefill_worker_keeps_a_conversation_whoever_decodes_it(
     assert placed.prefill == (busy if keeps else idle)
 
 
+def test_prefill_worker_keeps_a_conversation_though_others_would_begin_sooner() -> None:
+    def prefill_worker(num_queued: int) -> WorkerId | None:
+        state = a_cluster(5, 1)
+        hashes = [block.to_bytes(8, "big") for block in range(200)]
+        held = [KvChange(KvTier.GPU, True, hashes[:190])]
+        state.handle_kv_events(KvEvents(WorkerId("p0"), 1, True, True, held), 0.0)
+        others = frozenset(WorkerId(f"p{number}") for number in range(1, 5))
+        for number in range(num_queued):
+            put(state, ask(f"queued{number}", 2000, path=PAIR, excluded=others), 1.0)
+        return put(state, ask("next", 3210, path=PAIR, block_hashes=hashes), 1.0).prefill
+
+    assert [prefill_worker(num_queued) == "p0" for num_queued in (0, 2, 3, 6)] == [True, True, True, False]
+
+
 def test_chat_is_not_computed_again_elsewhere_for_a_few_milliseconds() -> None:
     state = a_cluster(1, 1)
     for number in range(8):  # path D seems a little slow
@@ -170,7 +184,35 @@ def test_chat_is_not_computed_again_elsewhere_for_a_few_milliseconds() -> None:
     ended(state, "turn1", 11.0, num_output_tokens=20)
     placed = put(state, ask("turn2", 1650, block_hashes=hashes), 11.1)
     assert placed.path is ALONE
-    assert min(placed.considered, key=lambda option: option.cost).path is PAIR
+    assert min(placed.considered, key=lambda option: option.ttft_s).path is PAIR
+
+
+@pytest.mark.parametrize(("num_new", "path"), [(400, ALONE), (1600, PAIR)])
+def test_conversation_is_not_handed_over_again_for_a_few_milliseconds(num_new: int, path: Path) -> None:
+    """After a handoff both workers hold it. The prefill worker computes the next turn sooner, as it decodes nothing."""
+    state = a_cluster(1, 1)
+    hashes = [block.to_bytes(8, "big") for block in range(200)]
+    put(state, ask("turn1", 3200, path=PAIR, block_hashes=hashes), 1.0)
+    prefilled(state, "turn1", 1.2)
+    ended(state, "turn1", 1.5, num_output_tokens=20)
+    for number in range(30):
+        decoding(state, f"running{number}", 1000, "d0", 1.6)
+    report_all(state, 2.0)
+    placed = put(state, ask("turn2", 3200 + num_new, block_hashes=hashes), 2.1)
+    assert placed.path is path
+    sooner = min(placed.considered, key=lambda option: option.ttft_s)
+    assert sooner.path is not ALONE
+
+
+def test_chosen_option_is_the_cheapest_of_those_that_a_receipt_shows() -> None:
+    state = a_cluster(2, 2)
+    hashes = [block.to_bytes(8, "big") for block in range(200)]
+    for number in range(40):
+        now = 1.0 + number / 20
+        placed = put(state, ask(f"r{number}", 200 + 80 * number, block_hashes=hashes[: 5 * number]), now)
+        assert present(placed.predicted).cost == min(option.cost for option in placed.considered)
+        state.handle(FirstToken(request_id=RequestId(f"r{number}")), now + 0.02)
+        report_all(state, now + 0.02)
 
 
 SHORT = {"max_output_tokens": 4, "path": Path.PREFILL_DECODE}
