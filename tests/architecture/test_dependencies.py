@@ -44,6 +44,7 @@ HOMES = {
         "*/deployment.py",
         "cluster/app.py",
         "cluster/cli/ray_store.py",
+        "cluster/cli/serve/lean_ray.py",
         "cluster/doctor/facts/ray_probe.py",
         "cluster/scaling/published_targets.py",
         "cluster/scaling/serve_policy.py",

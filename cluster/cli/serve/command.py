@@ -20,6 +20,9 @@ from cluster.cli.serve.running_service import RunningService
 from cluster.config.application import parse
 from cluster.network.certificates import use_certificates
 
+LEAN_RAY = "cluster.cli.serve.lean_ray"
+"""This module is not imported here: it imports Ray, which takes seconds."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
@@ -35,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, help="HTTP port (default: the port of the config)")
     parser.add_argument("--admin-port", type=int, help="port of operators (default: the admin port of the config)")
     parser.add_argument("--model", help="model folder or hub name (default: the model of the config)")
+    parser.add_argument(
+        "--ray-dashboard",
+        action="store_true",
+        help="start Ray's whole dashboard, with its web pages and jobs, instead of the part that `serve` and "
+        "`ray list` ask: it takes memory, and CPU time also without load",
+    )
     parser.set_defaults(run=_run)
 
 
@@ -53,8 +62,9 @@ def _run(arguments: argparse.Namespace) -> int:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as rendered:
         yaml.safe_dump(config, rendered)
         rendered.flush()
-        serve = str(Path(sys.executable).with_name("serve"))
-        return RunningService(Path(rendered.name), config, [serve]).run()
+        whole = [str(Path(sys.executable).with_name("serve"))]
+        serve = whole if arguments.ray_dashboard else [sys.executable, "-m", LEAN_RAY]
+        return RunningService(Path(rendered.name), config, serve).run()
 
 
 def configured(config: dict[str, Any], ports: Mapping[str, int | None], model: str | None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ QUIET_RAY = {
     "RAY_event_stats": "0",  # statistics about Ray's own event loops
     "RAY_task_events_report_interval_ms": "0",  # a history of Serve's calls, which nobody reads
     "REPORTER_UPDATE_INTERVAL_MS": "60000",  # statistics of processes in Ray's web pages
+    "METRICS_RECORD_INTERVAL_S": "60",  # the same of the dashboard's own processes
     "LOG_NAME_UPDATE_INTERVAL_S": "2",  # looks for new log files; the lines of known ones come at once
 }
 """Settings of the Ray that `baton serve` starts, with which Ray does less while nothing happens. An operator's own

@@ -11,6 +11,7 @@ from cluster.config.application import AppConfig
 FILES = (
     "_raylet.so",
     "_private/log_monitor.py",
+    "dashboard/consts.py",
     "dashboard/modules/reporter/reporter_consts.py",
     "serve/_private/constants.py",
 )
