@@ -1,10 +1,12 @@
 """What API keys, limits and the ledger cost a request: each by itself, and all of it.
 
-Five applications in this process take turns, with the same front half. In place of an engine, each request waits for
-FIRST_TOKEN_S. PostgreSQL and Redis are real, on this machine. The clients are in a process of their own: one that sends
-one request after another, PAUSE_S after the answer before it, and then 64 at a time. CPU time is that of this process,
-of PostgreSQL and of Redis, with what they write after the answers. The event loop is a replica's. With asyncio's own,
-which rounds times up to milliseconds, the first token would come later whenever an answer of Redis came before it.
+Five applications in this process have the same front half. In place of an engine, each request waits for FIRST_TOKEN_S.
+PostgreSQL and Redis are real, on this machine. The clients are in a process of their own. The latency of one client is
+that of rounds: it sends a request to each application in turn, each PAUSE_S after the answer before it, so that what
+else happens on the machine meets all of them alike. The CPU time of one client, and all of 64, is that of turns, in
+which one application has all requests. CPU time is that of this process, of PostgreSQL and of Redis, with what they
+write after the answers. The event loop is a replica's. With asyncio's own, which rounds times up to milliseconds, the
+first token would come later whenever an answer of Redis came before it.
 """
 
 import argparse
@@ -16,6 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import psutil
 import uvloop
 
@@ -34,7 +37,7 @@ from api.state.lifecycle import ChatState
 from api.state.postgres.accounts.api_keys import KeyTerms
 from api.state.postgres.ledger.entries import Opening, UsageRow
 from bench.fronts.free_ports import free_port
-from bench.fronts.waiting_clients import ClientLoad, latencies_s
+from bench.fronts.waiting_clients import ClientLoad, Target, latencies_s
 from bench.goals.tenants_cost import missed
 from bench.goals.verdict import conclude
 from cluster.config.application import AppConfig, parse
@@ -62,6 +65,10 @@ PAUSE_S = 0.01
 """Time between an answer and the next request of a client that is alone, in seconds: a shorter one measures what is
 written after the answer before it, too, which no request of a person waits for.
 """
+BOOTSTRAPS = 2000
+"""Samples of the rounds that an interval is made of. More takes longer; fewer gives ends that vary from run to run."""
+WARM_ROUNDS = 20
+"""Rounds before those that count. More takes longer; fewer counts the first requests of a connection."""
 PATIENCE_S = 20.0
 
 
@@ -72,12 +79,13 @@ class Turn(NamedTuple):
 
 
 class Part(NamedTuple):
-    """An application, and the key of its clients."""
+    """An application, as its clients reach it."""
 
-    url: str
-    key: str
+    target: Target
     turns: dict[int, list[Turn]]
     """By the number of clients."""
+    round_s: list[float]
+    """The latency of a lone client in each round, in seconds."""
 
 
 class NoRecords:
@@ -124,18 +132,19 @@ async def listening(app: Any) -> AsyncIterator[str]:
 
 
 async def turn(part: Part, num_clients: int, settle: Callable[[], Awaitable[None]], of: Servers) -> Turn:
-    load = ClientLoad(
-        part.url,
-        {"authorization": f"Bearer {part.key}"} if part.key else {},
-        BODY,
-        num_clients,
-        NUM_REQUESTS[num_clients],
-        PAUSE_S if num_clients == 1 else 0.0,
-    )
+    pause_s = PAUSE_S if num_clients == 1 else 0.0
+    load = ClientLoad([part.target], BODY, num_clients, NUM_REQUESTS[num_clients], pause_s)
     cpu_s = time.process_time() + of.cpu_s()
-    found = await latencies_s(load)
+    (found,) = await latencies_s(load)
     await settle()
     return Turn(found, (time.process_time() + of.cpu_s() - cpu_s) / len(found))
+
+
+async def rounds(parts: Sequence[Part], num_rounds: int) -> None:
+    """Have a lone client send to all parts alike."""
+    load = ClientLoad([part.target for part in parts], BODY, 1, WARM_ROUNDS + num_rounds, PAUSE_S)
+    for part, found in zip(parts, await latencies_s(load), strict=True):
+        part.round_s.extend(found[WARM_ROUNDS:])
 
 
 async def a_key(state: ChatState, name: str, limits: Limits) -> str:
@@ -146,9 +155,9 @@ async def a_key(state: ChatState, name: str, limits: Limits) -> str:
 
 
 async def measured(
-    config: AppConfig, folder: str, num_turns: int, nums_clients: Sequence[int]
-) -> dict[str, dict[int, list[Turn]]]:
-    """The turns of each part, by the number of clients."""
+    config: AppConfig, folder: str, num_turns: int, num_rounds: int, nums_clients: Sequence[int]
+) -> dict[str, Part]:
+    """The parts, with what was measured."""
     state = ChatState(config.state, serves=True, publishes_usage=True)
     await state.look()
     await state.look_for_redis()
@@ -157,10 +166,11 @@ async def measured(
     accounting.start()
     reservations = Reservations(state.limits_redis, config.limits, 1)
     nowhere = NoRecords()
+    meter = Meter(nowhere, None, "bench", ReceiptLog(0))
     limiting = Charging(
         config.limits,
         config.model_name,
-        meter=Meter(nowhere, None, "bench", ReceiptLog(0)),
+        meter=meter,
         recorder=nowhere,
         reserver=reservations,
         hashed=state.hashed,
@@ -183,16 +193,20 @@ async def measured(
 
     async def settle() -> None:
         await accounting.drained(PATIENCE_S)
+        meter.close_ended()
         await reservations.settled()
 
     async with AsyncExitStack() as stack:
-        parts = {
-            name: Part(await stack.enter_async_context(listening(app)), key, {number: [] for number in nums_clients})
-            for name, (app, key) in apps.items()
-        }
+        parts: dict[str, Part] = {}
+        for name, (app, key) in apps.items():
+            headers = {"authorization": f"Bearer {key}"} if key else {}
+            target = Target(await stack.enter_async_context(listening(app)), headers)
+            parts[name] = Part(target, {number: [] for number in nums_clients}, [])
+        in_turn = list(parts.values())
+        if 1 in nums_clients:
+            await rounds(in_turn, num_rounds)
         servers = Servers(folder)
         for index in range(num_turns + 1):
-            in_turn = list(parts.values())
             for part in in_turn[index % len(parts) :] + in_turn[: index % len(parts)]:
                 for num_clients, done in part.turns.items():
                     done.append(await turn(part, num_clients, settle, servers))
@@ -201,36 +215,51 @@ async def measured(
     await authentication.close()
     await frontend.close()
     await state.close()
-    warm = slice(1, None)
-    return {name: {num_clients: done[warm] for num_clients, done in part.turns.items()} for name, part in parts.items()}
+    for part in parts.values():
+        for done in part.turns.values():
+            del done[0]  # it warms up
+    return parts
 
 
-def added(turns: dict[str, dict[int, list[Turn]]], part: str, num_clients: int) -> list[float]:
-    """Seconds that a part adds to the median latency of each turn."""
-    pairs = zip(turns[part][num_clients], turns[NOTHING][num_clients], strict=True)
-    return [statistics.median(one.latency_s) - statistics.median(other.latency_s) for one, other in pairs]
+def added_s(parts: dict[str, Part], name: str) -> list[float]:
+    """Seconds that a part adds to the median latency of a lone client; then the ends of the 95 % interval, by bootstrap
+    over the rounds.
+    """
+    both = np.array([parts[name].round_s, parts[NOTHING].round_s])
+    picked = np.random.default_rng(0).integers(both.shape[1], size=(BOOTSTRAPS, both.shape[1]))
+    of_part, of_nothing = np.median(both[:, picked], axis=2)
+    medians = np.median(both, axis=1)
+    return [float(medians[0] - medians[1]), *map(float, np.quantile(of_part - of_nothing, [0.025, 0.975]))]
 
 
-def report(turns: dict[str, dict[int, list[Turn]]]) -> None:
-    print("clients  what is on              median      p99      CPU   added, median (tenths over turns): latency, CPU")
-    for num_clients, nothing in turns[NOTHING].items():
-        print(f"{len(nothing)} turns of {NUM_REQUESTS[num_clients]} requests of each, in ms:")
-        for part, of_part in turns.items():
-            own = of_part[num_clients]
+def report(parts: dict[str, Part]) -> None:
+    nothing = parts[NOTHING]
+    if nothing.round_s:
+        print(f"1 client, {len(nothing.round_s)} rounds, latency in ms:")
+        print(f"{'what is on':20} {'median':>8} {'p99':>8}   added to the median (95 %)")
+        for name, part in parts.items():
+            _, p99 = np.quantile(part.round_s, [0.5, 0.99])
+            median = statistics.median(part.round_s)
+            print(f"{name:20} {1e3 * median:8.2f} {1e3 * p99:8.2f}   {_interval(*added_s(parts, name))}")
+    for num_clients, of_nothing in nothing.turns.items():
+        print(f"{num_clients} clients, {len(of_nothing)} turns of {NUM_REQUESTS[num_clients]} requests of each, in ms:")
+        print(f"{'what is on':20} {'median':>8} {'p99':>8} {'CPU':>8}   added CPU, median (tenths over turns)")
+        for name, part in parts.items():
+            own = part.turns[num_clients]
             latency_s = [latency for one in own for latency in one.latency_s]
-            cpu_s = [one.cpu_s - other.cpu_s for one, other in zip(own, nothing, strict=True)]
+            cpu_s = [one.cpu_s - other.cpu_s for one, other in zip(own, of_nothing, strict=True)]
             columns = (
                 statistics.median(latency_s),
                 statistics.quantiles(latency_s, n=100)[-1],
                 statistics.median(one.cpu_s for one in own),
             )
-            figures = " ".join(f"{1e3 * value:8.2f}" for value in columns)
-            print(f"{num_clients:7}  {part:20} {figures}   {_range(added(turns, part, num_clients))}  {_range(cpu_s)}")
+            print(f"{name:20} " + " ".join(f"{1e3 * value:8.2f}" for value in columns) + f"   {_range(cpu_s)}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=12, help="turns of each application (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=1500, help="of a client that is alone (default: %(default)s)")
     parser.add_argument(
         "--clients", type=int, nargs="+", choices=NUM_REQUESTS, default=list(NUM_REQUESTS), help="at a time (1 and 64)"
     )
@@ -240,10 +269,14 @@ def main() -> None:
         args: dict[str, Any] = {"model": "conf/models/baton-demo", "state": {"data_dir": f"{folder}/state"}}
         engine = {"max_model_len": 4096, "dtype": "bfloat16", "enforce_eager": True}
         config = parse({**args, "engine": engine, "metering": {"prices": "conf/prices.yaml", "publishes": True}})
-        turns = uvloop.run(measured(config, folder, arguments.turns, arguments.clients))
-    report(turns)
+        parts = uvloop.run(measured(config, folder, arguments.turns, arguments.rounds, arguments.clients))
+    report(parts)
     if 1 in arguments.clients:
-        conclude(missed(statistics.median(added(turns, LIMITED, 1))))
+        conclude(missed(added_s(parts, LIMITED)[0]))
+
+
+def _interval(value: float, low: float, high: float) -> str:
+    return f"{1e3 * value:6.2f} ({1e3 * low:.2f} to {1e3 * high:.2f})"
 
 
 def _range(values: list[float]) -> str:

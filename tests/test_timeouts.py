@@ -104,7 +104,7 @@ def constants(file: str) -> dict[str, Any]:
             try:
                 scope = {"timedelta": timedelta, "log": math.log, "__builtins__": {}} | found
                 found[name] = eval(ast.unparse(expression), scope)
-            except (NameError, TypeError, SyntaxError):
+            except (AttributeError, NameError, TypeError, SyntaxError):
                 found[name] = None
     return found
 

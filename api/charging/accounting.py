@@ -40,8 +40,8 @@ class Accounting:
         observer: RequestObserver,
         scrapes: Callable[[], Awaitable[list[Scrape]]],
     ) -> None:
-        """`ingress`: the id of this process. `observer`: gets what sessions tell, after the ledger. `scrapes`: the
-        metrics of all processes.
+        """`ingress`: the id of this process. `observer`: gets what sessions tell. `scrapes`: the metrics of all
+        processes.
 
         Raises ValueError for prices that cannot be read, or of which the served model has none, OSError if the spool
         cannot be written.
@@ -56,16 +56,17 @@ class Accounting:
         self._reservations = Reservations(state.limits_redis, config.limits, config.ingress.replicas, spent)
         self._budgets = RedisBudgets(state.limits_redis, state.hashed)
         self._outbox = StreamPublisher(state.redis) if config.metering.publishes else None
+        self._meter = Meter(
+            self._recorder,
+            _prices(config.metering.prices, config.model_name),
+            ingress,
+            observer,
+            TenantCounts(config.metrics.max_tenants) if config.metrics.tenants else None,
+        )
         self.charging = Charging(
             config.limits,
             config.model_name,
-            meter=Meter(
-                self._recorder,
-                _prices(config.metering.prices, config.model_name),
-                ingress,
-                observer,
-                TenantCounts(config.metrics.max_tenants) if config.metrics.tenants else None,
-            ),
+            meter=self._meter,
             recorder=self._recorder,
             reserver=self._reservations,
             hashed=state.hashed,
@@ -79,6 +80,7 @@ class Accounting:
 
     async def drained(self, patience_s: float) -> None:
         """Wait until all that has ended is written and settled, but not longer than this for the ledger."""
+        self._meter.close_ended()
         await self._recorder.drained(patience_s)
         await self._reservations.settled()
 
@@ -90,6 +92,7 @@ class Accounting:
                 await self._starting
         if self._jobs is not None:
             await self._jobs.close()
+        self._meter.close_ended()
         await self._recorder.drained(patience_s)
         await self._recorder.close()
         await self._reservations.close(patience_s)

@@ -136,8 +136,7 @@ class RequestCharge:
         """
         if self._recorder.is_full:
             raise StateUnavailable("the usage of this request could not be recorded now", RETRY_AFTER_S)
-        if self._num_running:
-            await asyncio.sleep(0)  # until a session that has just ended is counted as such
+        self._meter.close_ended()  # what has ended takes no room from what begins
         self._num_running += 1
         try:
             if self._buckets:

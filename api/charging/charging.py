@@ -81,6 +81,7 @@ class Charging:
         if not drawn_on:
             yield
             return
+        self._meter.close_ended()
         one = Amounts(requests=1)
         reserving = asyncio.create_task(self._reserver.reserve(caller.tenant, drawn_on, one))
         try:

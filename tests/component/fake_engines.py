@@ -145,8 +145,9 @@ class FakeSession:
                 raise self._engines.error
         finally:
             self._engines.num_ended += 1
+            receipt = self._receipt(num_delivered)  # which real sessions make, too, where nobody asks for it
             if self._observer is not None:
-                self._observer.closed(self._receipt(num_delivered))
+                self._observer.closed(receipt)
 
     def _receipt(self, num_delivered: int) -> RouteReceipt:
         return a_receipt(

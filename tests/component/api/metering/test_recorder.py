@@ -531,7 +531,8 @@ async def test_meter_writes_what_a_request_took(writing: UsageRecorder, ask: Ask
     receipt = a_receipt(attempts=(an_attempt(num_delivered=100),), num_prompt_tokens=1000, num_output_tokens=100)
     request.closed(receipt)
     own.closed(receipt)
-    await asyncio.sleep(0)  # rows are made after what the event loop is at
+    meter.close_ended()
+    await asyncio.sleep(0)  # observers are told after what the event loop is at
     assert observer.receipts == [receipt, receipt]
     assert [[row.cost_micros for row in rows] for rows in told] == [[210], [0]]
     assert meter.most_cost("baton-demo", 1000, 100) >= 210
@@ -549,7 +550,7 @@ async def test_usage_without_an_api_key_has_the_tenant_that_other_data_has(writi
     about: dict[str, Any] = {"model": "m", "reasoning": lambda: 0, "after": lambda *_: None}
     request = meter.opened(Caller(), a_request("r"), Terms(http_request="req"), **about)
     request.closed(a_receipt(attempts=(an_attempt(),)))
-    await asyncio.sleep(0)
+    meter.close_ended()
     assert await writing.drained(SOON_S) == 0
     assert ask("SELECT tenant_id, cost_micros FROM usage_ledger") == [(NO_KEY, 0)]
 

@@ -1,5 +1,6 @@
 """PostgreSQL of our own: real servers, and real processes that use them."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,6 +47,12 @@ def test_restart_keeps_the_data(folder: Path) -> None:
     assert not first.is_running
     with psycopg.connect(LocalPostgres(folder).start()) as connection:
         assert connection.execute("SELECT text FROM notes").fetchall() == [("kept",)]
+
+
+def test_it_interrupts_nobody_who_asks_it(folder: Path) -> None:
+    with psycopg.connect(LocalPostgres(folder).start()) as connection:
+        assert os.sched_getscheduler(connection.info.backend_pid) == os.SCHED_BATCH
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def test_last_one_that_leaves_stops_it(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Redis of our own: real servers, and real processes that use them."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -95,6 +96,13 @@ def test_server_that_keeps_what_it_has_refuses_what_has_no_room(tmp_path: Path) 
             client.set("another", "refused")
         assert client.get("limit") == b"kept"
     server.stop()
+
+
+def test_it_interrupts_nobody_who_asks_it(user: User, folder: Path) -> None:
+    user().start()
+    (server,) = servers(folder)
+    assert os.sched_getscheduler(server.pid) == os.SCHED_BATCH
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def test_last_one_that_leaves_stops_it(user: User, folder: Path) -> None:

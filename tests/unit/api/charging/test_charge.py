@@ -92,16 +92,23 @@ class Books:
 
     def __init__(self) -> None:
         self.reservations = FakeReservations()
-        self.recorder = FakeRecorder()
+        self._recorder = FakeRecorder()
         self.observer = FakeObserver()
         self.headers: list[dict[str, str]] = []
+        self.meter = Meter(self._recorder, PRICES, "i0", self.observer)
+
+    @property
+    def recorder(self) -> FakeRecorder:
+        """With the entries of all sessions that have ended."""
+        self.meter.close_ended()
+        return self._recorder
 
     def charge(self, which: tuple[Bucket, ...] = SOME, assumed_output_tokens: int | None = None) -> RequestCharge:
         return RequestCharge(
             CALLER,
             which,
             model="m",
-            meter=Meter(self.recorder, PRICES, "i0", self.observer),
+            meter=self.meter,
             recorder=self.recorder,
             reserver=self.reservations,
             tell=self.headers.append,
@@ -109,6 +116,7 @@ class Books:
         )
 
     async def settled(self) -> list[Amounts]:
+        self.meter.close_ended()
         await loop_rounds(ROUNDS)
         return self.reservations.settled
 
@@ -240,7 +248,7 @@ async def test_another_try_reserves_anew(books: Books) -> None:
 async def test_request_without_limits_is_recorded_and_reserves_nothing(books: Books) -> None:
     (session,) = await begun(books.charge(()))
     end(session)
-    await loop_rounds(ROUNDS)
+    await books.settled()
     assert (books.reservations.asked, len(books.recorder.rows)) == ([], 1)
 
 
