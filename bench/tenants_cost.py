@@ -2,11 +2,11 @@
 
 Five applications in this process have the same front half. In place of an engine, each request waits for FIRST_TOKEN_S.
 PostgreSQL and Redis are real, on this machine. The clients are in a process of their own. The latency of one client is
-that of rounds: it sends a request to each application in turn, each PAUSE_S after the answer before it, so that what
-else happens on the machine meets all of them alike. The CPU time of one client, and all of 64, is that of turns, in
-which one application has all requests. CPU time is that of this process, of PostgreSQL and of Redis, with what they
-write after the answers. The event loop is a replica's. With asyncio's own, which rounds times up to milliseconds, the
-first token would come later whenever an answer of Redis came before it.
+that of rounds: it sends a request to each application, in another order each time, and each PAUSE_S after the answer
+before it. So what else happens on the machine meets all of them alike. The CPU time of one client, and all of 64, is
+that of turns, in which one application has all requests. CPU time is that of this process, of PostgreSQL and of Redis,
+with what they write after the answers. The event loop is a replica's. With asyncio's own, which rounds times up to
+milliseconds, the first token would come later whenever an answer of Redis came before it.
 """
 
 import argparse
@@ -61,9 +61,9 @@ FIRST_TOKEN_S = 0.003
 """Time until the first token, in seconds: less than any engine takes. A longer one hides no more of what is measured as
 long as the first token comes after the answer of Redis; a shorter one shows what no client sees.
 """
-PAUSE_S = 0.01
+PAUSE_S = 0.03
 """Time between an answer and the next request of a client that is alone, in seconds: a shorter one measures what is
-written after the answer before it, too, which no request of a person waits for.
+written after the answer before it, too, which no request of a person waits for. That begins 10 ms after the answer.
 """
 BOOTSTRAPS = 2000
 """Samples of the rounds that an interval is made of. More takes longer; fewer gives ends that vary from run to run."""
@@ -192,8 +192,8 @@ async def measured(
     }
 
     async def settle() -> None:
-        await accounting.drained(PATIENCE_S)
         meter.close_ended()
+        await accounting.drained(PATIENCE_S)
         await reservations.settled()
 
     async with AsyncExitStack() as stack:
@@ -264,6 +264,8 @@ def main() -> None:
         "--clients", type=int, nargs="+", choices=NUM_REQUESTS, default=list(NUM_REQUESTS), help="at a time (1 and 64)"
     )
     arguments = parser.parse_args()
+    if min(arguments.turns, arguments.rounds if 1 in arguments.clients else 2) < 2:
+        parser.error("quantiles need two turns and two rounds at least")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # PostgreSQL may run as another user
         args: dict[str, Any] = {"model": "conf/models/baton-demo", "state": {"data_dir": f"{folder}/state"}}

@@ -92,7 +92,7 @@ class Accounting:
                 await self._starting
         if self._jobs is not None:
             await self._jobs.close()
-        self._meter.close_ended()
+        self._meter.close()
         await self._recorder.drained(patience_s)
         await self._recorder.close()
         await self._reservations.close(patience_s)

@@ -136,7 +136,8 @@ class RequestCharge:
         """
         if self._recorder.is_full:
             raise StateUnavailable("the usage of this request could not be recorded now", RETRY_AFTER_S)
-        self._meter.close_ended()  # what has ended takes no room from what begins
+        if self._buckets or self._num_running:
+            self._meter.close_ended()  # what has ended takes no room from what begins
         self._num_running += 1
         try:
             if self._buckets:

@@ -105,6 +105,10 @@ class Meter:
         """Close the entries of all sessions that have ended, which is done soon anyway."""
         self._closings.run()
 
+    def close(self) -> None:
+        """Entries are closed at once from now on."""
+        self._closings.end()
+
     def _close(self, entry: "_Entry", reasoning: Callable[[], int], after: Closed, receipt: RouteReceipt) -> None:
         entry.open()
         opening = entry.opening

@@ -106,7 +106,7 @@ class UsageRecorder:
 
     async def drained(self, patience_s: float) -> int:
         """Wait until all records are written, but not longer than this. Returns the number of those that wait."""
-        await asyncio.sleep(0)  # a session that has just ended is recorded in the next turn of the event loop
+        await asyncio.sleep(0)  # an entry is opened in the next turn of the event loop
         try:
             async with asyncio.timeout(patience_s):
                 await self._queue.is_empty.wait()

@@ -137,6 +137,7 @@ class Spool:
         """Stop. `is_written`: nothing of what is left is needed; otherwise it is there for another process."""
         for file in (*self._unsynced, self._file):
             os.close(file)
+        self._file = -1  # a record that comes too late finds no file, and not that of another number
         left = list(self._folder.glob(f"{self._name}.*{_SEGMENT}"))
         if is_written or not any(path.stat().st_size for path in left):
             for path in left:

@@ -4,6 +4,7 @@ took, as JSON.
 """
 
 import asyncio
+import random
 import sys
 import time
 
@@ -21,7 +22,7 @@ class Target(msgspec.Struct, frozen=True):
 
 class ClientLoad(msgspec.Struct, frozen=True):
     targets: list[Target]
-    """A client sends to one after the other, and begins with another one each time."""
+    """A client sends to one after the other, in another order each time."""
     body: bytes
     num_clients: int
     num_requests: int
@@ -52,8 +53,7 @@ async def measured(load: ClientLoad) -> list[list[float]]:
 
         async def client() -> None:
             for number in numbers:
-                for place in range(len(load.targets)):
-                    index = (number + place) % len(load.targets)
+                for index in random.Random(number).sample(range(len(load.targets)), len(load.targets)):
                     target = load.targets[index]
                     began = time.perf_counter()
                     answer = await http.post(

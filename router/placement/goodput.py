@@ -9,8 +9,8 @@ priced.
    idle and the answer is short, or the best other option does harm.
 3. Path P->D is priced on the best few pairs with a proved link. Where the best pair has none and would be better than
    all options, it becomes a wish (router/links/link_plan.py).
-4. Of the workers that could decode, and of the prefill workers, one that holds the most of the prompt is always priced.
-   Computing a prompt that is held elsewhere, and leaving the worker that holds it, have a cost. So a conversation stays
+4. Of the workers that could decode, one that holds the most of the prompt is always priced; so is one for the P of path
+   P->D. Computing a prompt that others hold, and leaving a worker that holds it, have a cost. So a conversation stays
    unless another worker is clearly better, and a beginning that several workers hold keeps nothing to one of them.
 5. Where half of the workers have missed reports the predictions are not worth much: LMetric decides
    (router/placement/lmetric.py).
@@ -172,8 +172,8 @@ class _Options:
             self.priced.append(alone(self._input, part, self._models))
 
     def _add_pair(self, decode: DecodePart) -> None:
-        """Price the decode worker with the soonest prefill worker that is linked to it."""
-        for number, prefill in enumerate(self._prefills):
+        """Price the decode worker with the soonest prefill worker that is linked to it, or with one that holds most."""
+        for number, prefill in enumerate(self._prefills[:NUM_PREFILL_CANDIDATES]):
             if self._candidates.can_pair(prefill.worker, decode.worker):
                 option = self._hand_over(prefill, decode)
                 if self._best_pair is None or option.cost < self._best_pair.cost:
@@ -187,6 +187,9 @@ class _Options:
             ]
             for prefill in _best_prefills(self._input, self._candidates, linked, are_leanings=self._are_leanings)[:1]:
                 self._hand_over(prefill, decode)
+        for holder in self._prefills[NUM_PREFILL_CANDIDATES:]:
+            if self._candidates.can_pair(holder.worker, decode.worker):
+                self._hand_over(holder, decode)
 
     def wish(self, best: Option | None) -> Pair | None:
         """The pair that would be better than the best option, had its link been proved."""
@@ -300,8 +303,7 @@ def _best_prefills(
     pace = 0.0
     found: Hit | None = None
     for worker in workers:
-        decodes = worker.running.num or worker.inbound
-        if decodes and are_leanings and worker.has_short_steps and candidates.may_stay:
+        if are_leanings and candidates.may_stay and worker.has_short_steps and (worker.running.num or worker.inbound):
             continue
         hit = hits.get(worker.worker)
         if worker.num_crowded:
@@ -357,7 +359,7 @@ class _BestPrefills:
             self._last_s = best[-1].done_s
 
     def parts(self) -> list[PrefillPart]:
-        """The soonest first."""
+        """The soonest first. One that is not among them comes last."""
         holder = self._holder
         if holder is None or any(part.worker is holder.worker for part in self._soonest):
             return self._soonest

@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ray-dashboard",
         action="store_true",
-        help="start Ray's whole dashboard, with its web pages and jobs, instead of the part that `serve` and "
-        "`ray list` ask: it takes memory, and CPU time also without load",
+        help="start Ray's whole dashboard, for its web pages, instead of the part that `serve` and `ray list` ask: it "
+        "takes memory, and CPU time also without load",
     )
     parser.set_defaults(run=_run)
 

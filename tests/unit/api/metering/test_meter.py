@@ -70,3 +70,14 @@ async def test_entry_of_a_session_that_ends_at_once_is_opened_before_it_is_close
     assert [row.id for row in recorder.rows] == [opening.id for opening in recorder.openings]
     await loop_rounds(1)
     assert len(recorder.openings) == 1
+
+
+async def test_entry_of_a_session_that_ends_after_the_close_is_closed_at_once() -> None:
+    recorder = FakeRecorder()
+    meter = Meter(recorder, None, "i0", FakeObserver())
+    early, late = opened(meter), opened(meter)
+    early.closed(A_RECEIPT)
+    meter.close()
+    assert len(recorder.rows) == 1
+    late.closed(A_RECEIPT)
+    assert len(recorder.rows) == 2

@@ -1,6 +1,7 @@
 """What placement does where the link of the best pair is not proved: it takes what works, and that link is next."""
 
 from cluster.messages.ids import Path, WorkerId
+from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from cluster.messages.placement import Placement
 from cluster.messages.scheduler_events import FirstToken
 from router.load.live_workers import REPORT_TIMEOUT_S
@@ -12,16 +13,16 @@ D0, P3 = WorkerId("d0"), WorkerId("p3")
 PAIR = Path.PREFILL_DECODE
 
 
-def a_partly_linked_cluster(links: str, num_busy: int) -> RouterState:
-    """Four prefill workers, the first `num_busy` of which have long queues, and a decode worker that is linked to some
-    of them.
+def a_partly_linked_cluster(links: str, num_busy: int, num_prefills: int = 4) -> RouterState:
+    """Prefill workers, the first `num_busy` of which have long queues, and a decode worker that is linked to some of
+    them.
     """
     state = RouterState(SLO)
-    for number in range(4):
+    for number in range(num_prefills):
         state.handle(a_report(f"p{number}", is_plain=True), 0.0)
     state.handle(a_report("d0", dict.fromkeys(links.split(), FAST), is_plain=True), 0.0)
     for number in range(num_busy):
-        others = frozenset(WorkerId(f"p{other}") for other in range(4) if other != number)
+        others = frozenset(WorkerId(f"p{other}") for other in range(num_prefills) if other != number)
         for turn in range(2):
             long = ask(f"long{number}-{turn}", 30_000, path=Path.PREFILL, ttft_s=60.0, excluded=others)
             assert put(state, long, 0.0).prefill == f"p{number}"
@@ -59,6 +60,16 @@ def test_pair_with_a_link_is_taken_though_none_of_the_soonest_prefill_workers_ha
     placed = put(state, ask("r", 8000, path=PAIR), 0.1)
     assert (placed.prefill, placed.decode) == ("p0", "d0")
     assert next_link(state, 0.2) in {"p1", "p2", "p3"}
+
+
+def test_busy_worker_that_holds_a_little_keeps_no_prompt_from_an_idle_one_with_a_link() -> None:
+    state = a_partly_linked_cluster("p0 p4", num_busy=1, num_prefills=5)
+    hashes = [block.to_bytes(8, "big") for block in range(500)]
+    held = [KvChange(KvTier.GPU, True, hashes[:5])]
+    state.handle_kv_events(KvEvents(WorkerId("p0"), 1, True, True, held), 0.0)
+    others = frozenset(WorkerId(f"p{number}") for number in range(4))
+    put(state, ask("short", 500, path=PAIR, excluded=others), 0.1)  # p4 is not among the three that are soonest
+    assert put(state, ask("r", 8010, path=PAIR, block_hashes=hashes), 0.1).prefill == "p4"
 
 
 def test_request_that_may_stay_runs_on_one_worker_and_its_pair_is_proved_next() -> None:
