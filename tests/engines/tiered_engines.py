@@ -34,6 +34,9 @@ NUM_OUTPUT_TOKENS = 48
 NUM_TRIES = 200
 PULL_TIMEOUT_S = 30.0
 PARAMS = SamplingParams(temperature=0.0, max_tokens=NUM_OUTPUT_TOKENS, ignore_eos=True)
+"""The tokens after the end of the answer fill blocks. Which tokens these are says nothing: the model was not trained to
+go on after its end, and on some processors the paths differ there.
+"""
 
 
 class TieredEngine:
@@ -77,7 +80,8 @@ class TieredEngine:
                 sources = delta.prompt_sources or sources
         assert sources is not None
         hits = {tier: num - before[tier] for tier, num in hits_by_tier().items() if num > before[tier]}
-        return seen(sources) | {"text": TOKENIZER.decode(tokens), "tokens": tokens, "hits": hits}
+        answer = tokens[: tokens.index(TOKENIZER.eos_token_id)]
+        return seen(sources) | {"answer": TOKENIZER.decode(answer), "hits": hits}
 
     async def _forget(self) -> None:
         """Empty the engine's own prefix cache. Refused while a block is in use: pinned, or being stored in a tier."""
