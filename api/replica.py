@@ -1,4 +1,4 @@
-"""Ingress: the Serve deployment that runs the HTTP application. It builds the parts of a replica, and nothing else."""
+"""One ingress replica: it builds the parts of the HTTP application, starts them and ends them, and nothing else."""
 
 import asyncio
 import gc
@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 
 import msgspec
-from ray.serve.handle import DeploymentHandle
 
 from api.charging.accounting import Accounting
 from api.context.manager import ContextManager
@@ -50,7 +49,7 @@ from cluster.messages.operations import ServiceSettings, TierSettings
 from cluster.metrics.page import Scrape, scrape
 from cluster.observability.logging import set_up_logging
 from cluster.repository import REPO_ROOT, own_version
-from cluster.serve_context import claim_state, join_cluster, own_service, own_worker_id
+from cluster.serve_context import Deployment, claim_state, join_cluster, own_service, own_worker_id
 from router.session.ports import SessionPorts
 from router.session.receipt import RequestObserver, Terms
 from router.session.session import Session
@@ -75,19 +74,17 @@ LIBRARIES_OF_REQUESTS = ("uvicorn", "vllm", "asyncio")
 """Loggers of libraries whose lines get the id of the request."""
 
 
-class Ingress:
-    """One ingress replica."""
+class IngressReplica:
+    """What a process of the Serve deployment `Ingress` runs (api/deployment.py)."""
 
-    async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, config: AppConfig, cells: Mapping[CellName, Sequence[DeploymentHandle]]
-    ) -> None:
+    def __init__(self, config: AppConfig, cells: Mapping[CellName, Sequence[Deployment]]) -> None:
         """`cells`: the deployments of each cell."""
         set_up_logging(replica=own_worker_id())
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         join_cluster(config.network.tls)
-        self._config = config.ingress
+        self._config = config
         self._traces = _exporter(config)
-        receipts = ReceiptLog(config.ingress.keep_receipts, self._traces)
+        receipts = self._receipts = ReceiptLog(config.ingress.keep_receipts, self._traces)
         scheduling = self._scheduling = Scheduling(config)
         self._ports = SessionPorts(
             scheduler=scheduling.port,
@@ -96,8 +93,7 @@ class Ingress:
             observer=receipts,
             slo=config.slo,
         )
-        self._receipts = receipts.kept
-        cluster = ClusterHandle(
+        self._cluster = ClusterHandle(
             scheduling.readiness,
             scheduling.views,
             cells,
@@ -108,8 +104,11 @@ class Ingress:
         self._state = ChatState(config.state, serves=True, publishes_usage=config.metering.publishes)
         self._authentication = self._authenticating(config.identity)
         self._audit = AuditWriter(self._state)
-        self._accounting = Accounting(config, self._state, own_worker_id(), receipts, cluster.scrapes)
-        charging = self._accounting.charging
+        self._accounting = Accounting(config, self._state, own_worker_id(), receipts, self._cluster.scrapes)
+
+    async def start(self) -> None:
+        """Returns when the replica listens. Raises ValueError and OSError for settings that cannot be used."""
+        config = self._config
         probes = _probes_in(config.quality_probe.file)
         frontend = self._frontend = await Frontend.start(config, self._start_session, self._audit)
         # After vLLM has configured its own logger
@@ -123,10 +122,17 @@ class Ingress:
         self._context = ContextManager(
             frontend, lambda: self._state.stores.context, config.context, lambda: self._state.stores.search
         )
-        self._prober = self._probing(config, probes, cluster)
+        self._prober = self._probing(config, probes)
         access = Access(self._authentication.identify, is_required=config.identity.required)
         http_app = build_http_app(
-            frontend, cluster, receipts, self._state, self._context, config.ingress, access, charging
+            frontend,
+            self._cluster,
+            self._receipts,
+            self._state,
+            self._context,
+            config.ingress,
+            access,
+            self._accounting.charging,
         )
         self._services: IngressServices = http_app.state.services
         start_admin_port = self._admin_port(config)
@@ -138,47 +144,47 @@ class Ingress:
         self._prober.start()
         self._listener = await listening(http_app, config.ingress, own_service())
 
-    async def check_health(self) -> None:
-        """Raise RuntimeError if a listener has ended, so that Serve replaces the replica."""
+    def check_health(self) -> None:
+        """Raise RuntimeError if a listener has ended."""
         self._listener.check_health()
         self._admin_listener.check_health()
 
-    async def scrape(self) -> Scrape:
+    def scrape(self) -> Scrape:
         self._scheduling.export()
         return scrape("ingress", own_worker_id())
 
-    async def receipts_named(self, name: str) -> list[KeptReceipt]:
-        """What this replica keeps of a session or an HTTP request. Another replica asks (RECEIPTS_NAMED)."""
-        return self._receipts.named(name)
+    def receipts_named(self, name: str) -> list[KeptReceipt]:
+        """What this replica keeps of a session or an HTTP request."""
+        return self._receipts.kept.named(name)
 
-    async def __del__(self) -> None:
-        if "_listener" in self.__dict__:  # the attribute is absent if the replica did not start
-            loop = asyncio.get_running_loop()
-            until = loop.time() + self._config.patience_s
-            await asyncio.gather(self._listener.close(), self._admin_listener.close(), self._prober.close())
-            left_s = max(0.0, until - loop.time())
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._services.turns.drained(left_s), left_s + WRITE_PATIENCE_S)
-            tracing = asyncio.to_thread(self._traces.close, WRITE_PATIENCE_S) if self._traces else asyncio.sleep(0)
-            with suppress(TimeoutError):
-                written = asyncio.wait_for(self._services.completion_writer.drained(), WRITE_PATIENCE_S)
-                await asyncio.gather(tracing, written)
-            await self._services.titles.close()
-            await self._context.close()
-            self._scheduling.close()
-            await self._frontend.close()
-            await self._audit.drained(WRITE_PATIENCE_S)
-            await self._audit.close()
-            await self._accounting.close(WRITE_PATIENCE_S)
-            await self._authentication.close()
-            await self._state.close()
-            await end_tasks([self._loop_watch])
+    async def close(self) -> None:
+        """End what has started, the listeners first."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._config.ingress.patience_s
+        await asyncio.gather(self._listener.close(), self._admin_listener.close(), self._prober.close())
+        left_s = max(0.0, until - loop.time())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._services.turns.drained(left_s), left_s + WRITE_PATIENCE_S)
+        tracing = asyncio.to_thread(self._traces.close, WRITE_PATIENCE_S) if self._traces else asyncio.sleep(0)
+        with suppress(TimeoutError):
+            written = asyncio.wait_for(self._services.completion_writer.drained(), WRITE_PATIENCE_S)
+            await asyncio.gather(tracing, written)
+        await self._services.titles.close()
+        await self._context.close()
+        self._scheduling.close()
+        await self._frontend.close()
+        await self._audit.drained(WRITE_PATIENCE_S)
+        await self._audit.close()
+        await self._accounting.close(WRITE_PATIENCE_S)
+        await self._authentication.close()
+        await self._state.close()
+        await end_tasks([self._loop_watch])
 
     def _authenticating(self, config: IdentityConfig) -> Authentication:
         tokens = None if config.oidc is None else OidcTokens(config.oidc)
         return Authentication(self._state.known_accounts, time.time, config.offline_s, tokens)
 
-    def _probing(self, config: AppConfig, probes: ProbeSet | None, cluster: ClusterHandle) -> QualityProber:
+    def _probing(self, config: AppConfig, probes: ProbeSet | None) -> QualityProber:
         redis = self._state.redis
         replicas = ProbeReplicas(redis, own_service(), own_worker_id(), is_alone=config.ingress.replicas == 1)
         references = ReferenceStore(REPO_ROOT / config.state.data_dir / REFERENCE_FOLDER, redis)
@@ -187,7 +193,7 @@ class Ingress:
             config.quality_probe,
             config.model,
             probes,
-            ProbePorts(self._frontend, asker, cluster, self._scheduling.quarantine),
+            ProbePorts(self._frontend, asker, self._cluster, self._scheduling.quarantine),
             replicas,
             references,
         )
@@ -200,7 +206,7 @@ class Ingress:
         key = established_admin_key(REPO_ROOT / config.state.data_dir) if config.admin.key_required else None
         page = PageFiles(needs_key=config.admin.key_required)
         access = AdminAccess(key, page.paths)
-        documents = LiveDocuments(self._services.cluster, self._receipts, own_worker_id(), config.model_name)
+        documents = LiveDocuments(self._services.cluster, self._receipts.kept, own_worker_id(), config.model_name)
         app = build_admin_app(self._services, config.admin, access, page, documents, settings_of(config), self._prober)
         gatekeeper = Gatekeeper(config.admin.as_listener(config.ingress))
         return partial(HttpListener.start, app, gatekeeper, own_service(), "admin.port")
@@ -210,8 +216,8 @@ class Ingress:
             request,
             self._ports if observer is None else msgspec.structs.replace(self._ports, observer=observer),
             terms,
-            first_token_timeout_s=self._config.first_token_timeout_s,
-            verifies=random.random() < self._config.verified_share,
+            first_token_timeout_s=self._config.ingress.first_token_timeout_s,
+            verifies=random.random() < self._config.ingress.verified_share,
         )
 
 

@@ -36,7 +36,7 @@ async def serve_and_measure() -> dict[str, list[float]]:
     """Measure in the process of one side, which imports its modules from its own worktree."""
     import httpx
 
-    import api.deployment  # noqa: F401  # before what it imports
+    import api.http_app  # noqa: F401  # before what it imports
     from api.frontend.frontend import Frontend
     from api.server.listener import HttpListener
     from api.server.protocol import Gatekeeper

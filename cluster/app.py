@@ -166,6 +166,7 @@ def _process_environment(config: AppConfig) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_MAX_N_SEQUENCES": str(config.ingress.max_sequences_per_request),  # vLLM checks `n` in each process
         "VLLM_ENGINE_READY_TIMEOUT_S": str(_ENGINE_START_S),  # vLLM reads it when it is imported
+        "GRPC_ENABLE_FORK_SUPPORT": "0",  # who forks here runs another program at once; gRPC would log each time
         "NIXL_LOG_LEVEL": "WARN",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # an engine with the executor `uni` needs no extra process

@@ -34,8 +34,10 @@ from cluster.engine.statistics.engine_metrics import EngineMetrics
 from cluster.engine.step_stats import EngineSteps
 from cluster.engine.token_tap import TapHooks, TokenEngine, TokenTap
 from cluster.engine_checks.resolved import refusal
+from cluster.engine_core import first_import
 from cluster.engine_core.engine_hints import AWAIT
 from cluster.errors import EngineLost, ServingError, WorkerUnreachable
+from cluster.importing import spawned_processes_import
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.reports import StepSample, WorkerLoad
@@ -73,7 +75,7 @@ class Engine:
         self.kv_events = KvEventSockets()
         self._pipe = TokenPipeSocket()
         self._steps = EngineSteps(pool, self._on_ended_leases)
-        with named_while_starting(engine_id):
+        with named_while_starting(engine_id), spawned_processes_import(first_import.__name__):
             arguments = _arguments(pool, config, engine_id, kind, self.kv_events, self._pipe)
             resolved = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
             _require(resolved, config)

@@ -73,6 +73,7 @@ HOMES = {
         "cluster/doctor/facts/engine_probe.py",
         "cluster/engine/*",
         "cluster/engine_checks/arguments.py",
+        "cluster/engine_core/first_import.py",
         "cluster/engine_core/grammar_*.py",
         "cluster/engine_core/public_prefix.py",
         "cluster/engine_scheduler/*_scheduler.py",

@@ -8,7 +8,7 @@ from tests.architecture.sources import SOURCES, tree
 RELEASE = "api/frontend/release.py"
 STARTERS = frozenset({"Session", "SessionFactory", "start_session", "_start_session"})
 """Names by which a module gets a session."""
-MAKER = "api/deployment.py"
+MAKER = "api/replica.py"
 """It makes sessions, and reads none."""
 PROBE = "api/quality/asking.py"
 """It reads the answers to probes, which leave to no client."""

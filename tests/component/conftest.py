@@ -11,7 +11,7 @@ os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "VLLM_NO_US
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Using extra keyword arguments on `Field` is deprecated")  # ray.serve
     warnings.filterwarnings("ignore", message="`torch.jit.script", category=DeprecationWarning)  # torch inside vLLM
-    import api.deployment  # noqa: F401
+    import api.replica  # noqa: F401
     from api.state.lifecycle import ChatState
     from api.state.redis import client as redis_client
     from cluster.config.state import StateConfig

@@ -1,5 +1,7 @@
 """What the deployments of the application are started with."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from vllm.sampling_params import SamplingParams
 
 from cluster.app import _ingress, _pool, _scheduler, build
 from cluster.config.application import AppConfig, parse
+from cluster.repository import REPO_ROOT
 from decode.deployment import DecodeWorker
 from prefill.deployment import PrefillWorker
 
@@ -95,3 +98,21 @@ def test_each_of_several_cells_has_its_own_scheduler_and_pools() -> None:
     assert {name: arguments[-1] for name, arguments in deployments.items()} == {
         f"{kind}-{cell}": cell for cell in "ab" for kind in kinds
     }
+
+
+BUILD = """
+import sys, yaml
+from cluster.app import build
+build(yaml.safe_load(sys.stdin)["applications"][0]["args"])
+sys.exit(" ".join(sorted({"torch", "vllm"} & sys.modules.keys())) or None)
+"""
+
+
+@pytest.mark.parametrize("file", ["local.yaml", "local-gpu.yaml"])
+def test_vllm_is_not_imported_to_build_the_application(file: str) -> None:
+    """It takes many seconds, before which no replica starts."""
+    config = (REPO_ROOT / "conf" / file).read_text()
+    built = subprocess.run(
+        [sys.executable, "-c", BUILD], input=config, cwd=REPO_ROOT, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr

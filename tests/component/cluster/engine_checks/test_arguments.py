@@ -1,7 +1,7 @@
 """Names and types of engine arguments, as vLLM has them."""
 
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -17,7 +17,7 @@ from cluster.config.engine_arguments import (
     RULED,
     refusal,
 )
-from cluster.engine_checks.arguments import check_arguments
+from cluster.engine_checks.arguments import KNOWN, check_arguments
 from cluster.repository import REPO_ROOT
 
 MODEL = "conf/models/baton-demo"
@@ -91,3 +91,13 @@ def test_argument_that_is_not_set_counts_as_the_default_of_vllm(name: str) -> No
     default = OF_VLLM[name].default
     if default is not dataclasses.MISSING:
         assert default == LIKE_THE_OTHER_POOL[name]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_is_taken_without_asking_vllm_is_taken_by_vllm(name: str) -> None:
+    """The empty name has vLLM asked, which finds fault with that alone."""
+    values: dict[Any, list[Any]] = {str: ["a.Class"], int: [1, 4096], float: [0.9], bool: [True, False]}
+    for value in values.get(KNOWN[name]) or get_args(KNOWN[name]):
+        check_arguments(parse({"model": MODEL, "engine": {name: value}}))
+        with pytest.raises(ValueError, match="engine: : vLLM has no such"):
+            check_arguments(parse({"model": MODEL, "engine": {name: value, "": 1}}))
