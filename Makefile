@@ -35,12 +35,14 @@ compile: $(STAMP) ## compile the modules of placement and screening to machine c
 serve: $(STAMP) compile ## start the service: PORT=8000 ADMIN_PORT=8001 MODEL=<folder or hub name> CONF=conf/local.yaml
 	@exec $(BIN)/baton serve $(CONF) $(if $(PORT),--port $(PORT)) $(if $(ADMIN_PORT),--admin-port $(ADMIN_PORT)) $(if $(MODEL),--model $(MODEL))
 
-# Parts run side by side. Beside the tests that start whole services run those without a clock, in the time that the services leave
+# Parts run side by side. Those without a clock take the time that the others leave. Those that start whole services come last
 HOUSE = tests/architecture tests/test_docs.py tests/test_timeouts.py
 SIM = tests/sim
 UNIT = tests/unit tests/sim/test_golden_decisions.py
-STATE = tests/component/api/state
 COMPONENT = tests/component
+API = tests/component/api
+STATE = tests/component/api/state
+BESIDE_API = $(filter-out $(API)/ %/__pycache__/,$(wildcard $(COMPONENT)/*/ $(COMPONENT)/test_*.py))
 ENGINES = tests/engines
 LIVE = tests/nodes tests/real_cluster
 BESIDE = @$(MAKE) --no-print-directory --keep-going
@@ -48,12 +50,17 @@ BESIDE = @$(MAKE) --no-print-directory --keep-going
 TEMPORARY = /tmp/$@-$(shell id -u)
 APART = mkdir -p $(TEMPORARY) && PYTEST_DEBUG_TEMPROOT=$(TEMPORARY)
 AT_IDLE = $(BIN)/python -m tests.at_idle $(BIN)/python -m pytest
-.PHONY: test-house test-component test-state-and-engines test-others test-live test-sim test-unit test-unit-loops
+WITH_CLOCK = test-api test-component test-others test-unit-loops
+.PHONY: $(WITH_CLOCK) test-house test-engines test-live test-sim test-unit
 
 test: $(STAMP) network-tools monitoring-tools quick-clients ## all tests, with real engines, except for soak, fuzz, models, browser, clients, clouds and drills
 	$(BESIDE) --jobs=2 compile lint test-house
-	$(BESIDE) --jobs=3 test-component test-state-and-engines test-others test-unit-loops
-	$(BESIDE) --jobs=3 test-live test-sim test-unit
+	$(BESIDE) --jobs=6 IN_ORDER=1 $(WITH_CLOCK) test-live test-engines test-sim test-unit
+
+# A part that is made alone waits for no other
+ifdef IN_ORDER
+test-live test-engines: | $(WITH_CLOCK)
+endif
 
 test-house: $(STAMP)
 	$(APART) $(BIN)/python -m pytest $(HOUSE)
@@ -69,11 +76,15 @@ test-unit: $(STAMP)
 test-unit-loops: $(STAMP)
 	$(APART) $(BIN)/python -m pytest tests/unit -m asyncio --durations=10
 
-test-component: $(STAMP)
-	$(APART) $(BIN)/python -m pytest $(COMPONENT) --ignore $(STATE) --durations=20
+test-api: $(STAMP)
+	$(APART) $(BIN)/python -m pytest $(API) --ignore $(STATE) --durations=20
 
-test-state-and-engines: $(STAMP)
-	$(APART) $(BIN)/python -m pytest $(STATE) $(ENGINES) --durations=20
+test-component: $(STAMP)
+	$(APART) $(BIN)/python -m pytest $(STATE) $(BESIDE_API) --durations=20
+
+# Their engines take what the services leave of the cores, and a tenth where these want all
+test-engines: $(STAMP)
+	$(APART) nice -n 10 $(BIN)/python -m pytest $(ENGINES) --durations=20
 
 test-others: $(STAMP)
 	$(APART) $(BIN)/python -m pytest tests $(addprefix --ignore ,$(HOUSE) $(SIM) $(UNIT) $(COMPONENT) $(ENGINES) $(LIVE)) --durations=20

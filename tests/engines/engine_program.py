@@ -1,9 +1,11 @@
 """Programs that start engines, as processes of their own: vLLM spawns its engine cores, which import the program."""
 
 import os
+import runpy
 import subprocess
 import sys
 
+from cluster.importing import without_collection
 from cluster.repository import REPO_ROOT
 
 
@@ -24,7 +26,7 @@ def run(
         "VLLM_NO_USAGE_STATS": "1",
     }
     return subprocess.run(
-        [sys.executable, "-m", f"tests.engines.{module}", *arguments],
+        [sys.executable, "-m", __name__, f"tests.engines.{module}", *arguments],
         env=os.environ | variables | environment,
         cwd=REPO_ROOT,
         timeout=timeout_s,
@@ -32,3 +34,10 @@ def run(
         stderr=None if check else subprocess.PIPE,
         text=True,
     )
+
+
+if __name__ == "__main__":
+    with without_collection():
+        import cluster.engine.engine  # noqa: F401
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

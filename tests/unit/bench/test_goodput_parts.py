@@ -35,4 +35,4 @@ def test_each_other_row_is_another_setting(part: Part) -> None:
 
 def test_rate_without_a_part_is_found(tmp_path: File) -> None:
     part = Part(name="no tier", has_tier=False)
-    assert 1.0 < highest_rate(part, "documents/loose", 0, 300, tmp_path / "trials.jsonl", "v1") < 1000.0
+    assert 1.0 < highest_rate(part, "documents/loose", 0, 200, tmp_path / "trials.jsonl", "v1") < 1000.0
