@@ -49,7 +49,8 @@ BESIDE = @$(MAKE) --no-print-directory --keep-going
 # Each part has a folder for its temporary files: pytest closes a common one to the user that PostgreSQL runs as
 TEMPORARY = /tmp/$@-$(shell id -u)
 APART = mkdir -p $(TEMPORARY) && PYTEST_DEBUG_TEMPROOT=$(TEMPORARY)
-AT_IDLE = $(BIN)/python -m tests.at_idle $(BIN)/python -m pytest
+AT_IDLE = $(BIN)/python -m tests.yielding idle $(BIN)/python -m pytest
+AT_LOW = $(BIN)/python -m tests.yielding low $(BIN)/python -m pytest
 WITH_CLOCK = test-api test-component test-others test-unit-loops
 .PHONY: $(WITH_CLOCK) test-house test-engines test-live test-sim test-unit
 
@@ -82,9 +83,9 @@ test-api: $(STAMP)
 test-component: $(STAMP)
 	$(APART) $(BIN)/python -m pytest $(STATE) $(BESIDE_API) --durations=20
 
-# Their engines take what the services leave of the cores, and a tenth where these want all
+# They compute for minutes beside the services
 test-engines: $(STAMP)
-	$(APART) nice -n 10 $(BIN)/python -m pytest $(ENGINES) --durations=20
+	$(APART) $(AT_LOW) $(ENGINES) --durations=20
 
 test-others: $(STAMP)
 	$(APART) $(BIN)/python -m pytest tests $(addprefix --ignore ,$(HOUSE) $(SIM) $(UNIT) $(COMPONENT) $(ENGINES) $(LIVE)) --durations=20
