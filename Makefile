@@ -42,7 +42,7 @@ UNIT = tests/unit tests/sim/test_golden_decisions.py
 COMPONENT = tests/component
 API = tests/component/api
 STATE = tests/component/api/state
-BESIDE_API = $(filter-out $(API)/ %/__pycache__/,$(wildcard $(COMPONENT)/*/ $(COMPONENT)/test_*.py))
+CLUSTER = tests/component/cluster
 ENGINES = tests/engines
 LIVE = tests/nodes tests/real_cluster
 BESIDE = @$(MAKE) --no-print-directory --keep-going
@@ -51,7 +51,7 @@ TEMPORARY = /tmp/$@-$(shell id -u)
 APART = mkdir -p $(TEMPORARY) && PYTEST_DEBUG_TEMPROOT=$(TEMPORARY)
 AT_IDLE = $(BIN)/python -m tests.yielding idle $(BIN)/python -m pytest
 AT_LOW = $(BIN)/python -m tests.yielding low $(BIN)/python -m pytest
-WITH_CLOCK = test-api test-component test-others test-unit-loops
+WITH_CLOCK = test-api test-state-and-cluster test-others test-unit-loops
 .PHONY: $(WITH_CLOCK) test-house test-engines test-live test-sim test-unit
 
 test: $(STAMP) network-tools monitoring-tools quick-clients ## all tests, with real engines, except for soak, fuzz, models, browser, clients, clouds and drills
@@ -80,15 +80,15 @@ test-unit-loops: $(STAMP)
 test-api: $(STAMP)
 	$(APART) $(BIN)/python -m pytest $(API) --ignore $(STATE) --durations=20
 
-test-component: $(STAMP)
-	$(APART) $(BIN)/python -m pytest $(STATE) $(BESIDE_API) --durations=20
+test-state-and-cluster: $(STAMP)
+	$(APART) $(BIN)/python -m pytest $(STATE) $(CLUSTER) --durations=20
 
 # They compute for minutes beside the services
 test-engines: $(STAMP)
 	$(APART) $(AT_LOW) $(ENGINES) --durations=20
 
 test-others: $(STAMP)
-	$(APART) $(BIN)/python -m pytest tests $(addprefix --ignore ,$(HOUSE) $(SIM) $(UNIT) $(COMPONENT) $(ENGINES) $(LIVE)) --durations=20
+	$(APART) $(BIN)/python -m pytest tests $(addprefix --ignore ,$(HOUSE) $(SIM) $(UNIT) $(API) $(CLUSTER) $(ENGINES) $(LIVE)) --durations=20
 
 test-live: $(STAMP)
 	$(APART) $(BIN)/python -m pytest $(LIVE) --durations=40
