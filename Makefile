@@ -35,7 +35,8 @@ compile: $(STAMP) ## compile the modules of placement and screening to machine c
 serve: $(STAMP) compile ## start the service: PORT=8000 ADMIN_PORT=8001 MODEL=<folder or hub name> CONF=conf/local.yaml
 	@exec $(BIN)/baton serve $(CONF) $(if $(PORT),--port $(PORT)) $(if $(ADMIN_PORT),--admin-port $(ADMIN_PORT)) $(if $(MODEL),--model $(MODEL))
 
-# Parts run side by side. Those without a clock take the time that the others leave. Those that start whole services come last
+# Parts run side by side, and keep two cores busy. Those without a clock take the time that the others leave. Those that start whole
+# services come last
 HOUSE = tests/architecture tests/test_docs.py tests/test_timeouts.py
 SIM = tests/sim
 UNIT = tests/unit tests/sim/test_golden_decisions.py
@@ -49,18 +50,17 @@ BESIDE = @$(MAKE) --no-print-directory --keep-going
 # Each part has a folder for its temporary files: pytest closes a common one to the user that PostgreSQL runs as
 TEMPORARY = /tmp/$@-$(shell id -u)
 APART = mkdir -p $(TEMPORARY) && PYTEST_DEBUG_TEMPROOT=$(TEMPORARY)
-AT_IDLE = $(BIN)/python -m tests.yielding idle $(BIN)/python -m pytest
-AT_LOW = $(BIN)/python -m tests.yielding low $(BIN)/python -m pytest
-WITH_CLOCK = test-api test-state-and-cluster test-others test-unit-loops
-.PHONY: $(WITH_CLOCK) test-house test-engines test-live test-sim test-unit
+AT_IDLE = $(BIN)/python -m tests.at_idle $(BIN)/python -m pytest
+WITH_CLOCK = test-api test-state-and-cluster test-engines test-others test-unit-loops
+.PHONY: $(WITH_CLOCK) test-house test-live test-sim test-unit
 
-test: $(STAMP) network-tools monitoring-tools quick-clients ## all tests, with real engines, except for soak, fuzz, models, browser, clients, clouds and drills
-	$(BESIDE) --jobs=2 compile lint test-house
-	$(BESIDE) --jobs=6 IN_ORDER=1 $(WITH_CLOCK) test-live test-engines test-sim test-unit
+test: $(STAMP) ## all tests, with real engines, except for soak, fuzz, models, browser, clients, clouds and drills
+	$(BESIDE) --jobs=4 IN_ORDER=1 compile lint quick-clients test-house network-tools monitoring-tools
+	$(BESIDE) --jobs=7 IN_ORDER=1 $(WITH_CLOCK) test-live test-sim test-unit
 
 # A part that is made alone waits for no other
 ifdef IN_ORDER
-test-live test-engines: | $(WITH_CLOCK)
+test-live: | $(WITH_CLOCK)
 endif
 
 test-house: $(STAMP)
@@ -83,9 +83,8 @@ test-api: $(STAMP)
 test-state-and-cluster: $(STAMP)
 	$(APART) $(BIN)/python -m pytest $(STATE) $(CLUSTER) --durations=20
 
-# They compute for minutes beside the services
 test-engines: $(STAMP)
-	$(APART) $(AT_LOW) $(ENGINES) --durations=20
+	$(APART) $(BIN)/python -m pytest $(ENGINES) --durations=20
 
 test-others: $(STAMP)
 	$(APART) $(BIN)/python -m pytest tests $(addprefix --ignore ,$(HOUSE) $(SIM) $(UNIT) $(API) $(CLUSTER) $(ENGINES) $(LIVE)) --durations=20
@@ -166,6 +165,11 @@ MONITORING = .baton/monitoring
 TEMPLATES = /usr/share/prometheus/alertmanager
 .PHONY: monitoring-tools
 monitoring-tools: $(MONITORING)/.unpacked ## unpack Debian's Prometheus and Alertmanager into .baton/monitoring: seconds
+
+# apt serves one process at a time
+ifdef IN_ORDER
+$(MONITORING)/.unpacked: | network-tools
+endif
 
 $(MONITORING)/.unpacked:
 	@echo "Unpacking the Debian packages prometheus and prometheus-alertmanager into $(MONITORING)"
