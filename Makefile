@@ -17,7 +17,7 @@ MODEL ?=
 BIN = $(VENV)/bin
 LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
-# pip compiles to bytecode on one core, which takes half of its time
+# pip uses one core. So several of them install the lock, and compileall compiles to bytecode what they have installed
 INSTALL = $(BIN)/python -m pip install --no-compile
 
 .DEFAULT_GOAL := help
@@ -51,7 +51,7 @@ BESIDE = @$(MAKE) --no-print-directory --keep-going
 TEMPORARY = /tmp/$@-$(shell id -u)
 APART = mkdir -p $(TEMPORARY) && PYTEST_DEBUG_TEMPROOT=$(TEMPORARY)
 AT_IDLE = $(BIN)/python -m tests.at_idle $(BIN)/python -m pytest
-WITH_CLOCK = test-api test-state-and-cluster test-engines test-others test-unit-loops
+WITH_CLOCK = test-api test-services test-engines test-others test-unit-loops
 .PHONY: $(WITH_CLOCK) test-house test-live test-sim test-unit
 
 test: $(STAMP) ## all tests, with real engines, except for soak, fuzz, models, browser, clients, clouds and drills
@@ -80,7 +80,7 @@ test-unit-loops: $(STAMP)
 test-api: $(STAMP)
 	$(APART) $(BIN)/python -m pytest $(API) --ignore $(STATE) --durations=20
 
-test-state-and-cluster: $(STAMP)
+test-services: $(STAMP)
 	$(APART) $(BIN)/python -m pytest $(STATE) $(CLUSTER) --durations=20
 
 test-engines: $(STAMP)
@@ -294,7 +294,7 @@ ifeq ($(FLAVOUR),cpu)
 	  apt-get update -qq && apt-get install -qq -y libnuma1 || { echo "libnuma.so.1 is needed"; exit 1; }; }
 	@$(INSTALL) --quiet $(TORCH) 2>/dev/null || $(INSTALL) $(TORCH) --index-url $(TORCH_INDEX)
 endif
-	@$(INSTALL) --quiet --no-deps -r $(LOCK)
+	@xargs -a $(LOCK) -n 26 -P "$$(nproc)" $(INSTALL) --quiet --no-deps
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib/python3.11/site-packages || true  # some packages have files of other Pythons
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/.installed-* && touch $@

@@ -13,6 +13,8 @@ from cluster.config.application import AppConfig
 from cluster.importing import without_collection
 from cluster.messages.ids import CellName
 from cluster.metrics.page import Scrape
+from cluster.observability.logging import set_up_logging
+from cluster.serve_context import own_worker_id
 
 
 class Ingress:
@@ -22,6 +24,7 @@ class Ingress:
         self, config: AppConfig, cells: Mapping[CellName, Sequence[DeploymentHandle]]
     ) -> None:
         """`cells`: the deployments of each cell."""
+        set_up_logging(replica=own_worker_id())  # before libraries are imported that configure logging themselves
         with without_collection():
             from api.replica import IngressReplica
         replica = IngressReplica(config, cells)

@@ -79,7 +79,6 @@ class IngressReplica:
 
     def __init__(self, config: AppConfig, cells: Mapping[CellName, Sequence[Deployment]]) -> None:
         """`cells`: the deployments of each cell."""
-        set_up_logging(replica=own_worker_id())
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         join_cluster(config.network.tls)
         self._config = config

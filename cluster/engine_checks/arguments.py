@@ -31,8 +31,8 @@ KNOWN: dict[str, Any] = {
     "tensor_parallel_size": int,
     "use_tqdm_on_load": bool,
 }
-"""Engine arguments that most configurations have, with values that vLLM takes. To ask vLLM is to import it, which takes
-many seconds of CPU.
+"""Engine arguments that most configurations have, with types that vLLM has for them too. To ask vLLM is to import it,
+which takes many seconds of CPU.
 """
 _ANY_FOLDER = {"model": str(REPO_ROOT), "tokenizer": None}
 """Stands for the model, which vLLM would look up on this node."""

@@ -11,8 +11,8 @@ from cluster.serve_context import join_cluster, own_interface_of, own_rank, own_
 
 def start_engine(pool: Pool, config: PoolConfig, network: NetworkConfig) -> WorkerEngine:
     """Blocks until the engine is loaded. Only a process with an engine imports vLLM, which takes seconds of CPU."""
+    set_up_logging(replica=own_worker_id())  # before libraries are imported that configure logging themselves
     with without_collection():
         from cluster.engine.engine import Engine
-    set_up_logging(replica=own_worker_id())
     join_cluster(network.tls)
     return Engine(pool, config, worker=own_worker_id(), rank=own_rank(), interface=own_interface_of(network.host))

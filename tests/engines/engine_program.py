@@ -1,4 +1,4 @@
-"""Programs that start engines, as processes of their own: vLLM spawns its engine cores, which import the program."""
+"""Programs that start engines, as processes of their own, each with an environment of its own."""
 
 import os
 import runpy

@@ -26,7 +26,7 @@ def test_table_has_both_sizings_and_progress_goes_elsewhere(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lengths = ("--prompt", "1500", "--answer", "30")
-    assert plan(monkeypatch, *LOAD, *lengths, "--slo", "2/0.1", "--cpu-seconds", "8") == 0
+    assert plan(monkeypatch, *LOAD, *lengths, "--slo", "2/0.1", "--cpu-seconds", "15") == 0
     out, err = capsys.readouterr()
     lines = {line.rpartition("  ")[0].split("  ")[0].strip(): line for line in out.splitlines()}
     assert ["computed", "simulated"] in [line.split() for line in out.splitlines()]

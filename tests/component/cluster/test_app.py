@@ -106,13 +106,39 @@ from cluster.app import build
 build(yaml.safe_load(sys.stdin)["applications"][0]["args"])
 sys.exit(" ".join(sorted({"torch", "vllm"} & sys.modules.keys())) or None)
 """
+LOGS_FIRST = """
+import asyncio, sys
+import {module} as started
+def set_up_logging(**_):
+    sys.exit(" ".join(sorted({{"torch", "vllm"}} & sys.modules.keys())) or None)
+started.set_up_logging = set_up_logging
+started.own_worker_id = lambda: "worker"
+{start}
+sys.exit("no logging was set up")
+"""
+
+
+def run(program: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], input=text, cwd=REPO_ROOT, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("file", ["local.yaml", "local-gpu.yaml"])
 def test_vllm_is_not_imported_to_build_the_application(file: str) -> None:
     """It takes many seconds, before which no replica starts."""
-    config = (REPO_ROOT / "conf" / file).read_text()
-    built = subprocess.run(
-        [sys.executable, "-c", BUILD], input=config, cwd=REPO_ROOT, capture_output=True, text=True, check=False
-    )
+    built = run(BUILD, (REPO_ROOT / "conf" / file).read_text())
     assert built.returncode == 0, built.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "start"),
+    [
+        ("api.deployment", "asyncio.run(started.Ingress.__init__(object(), None, None))"),
+        ("cluster.worker.engine_start", "started.start_engine(None, None, None)"),
+    ],
+)
+def test_logging_is_set_up_before_libraries_are_imported(module: str, start: str) -> None:
+    """A library that configures logging while it is imported would close the file handler of Serve."""
+    replica = run(LOGS_FIRST.format(module=module, start=start))
+    assert replica.returncode == 0, replica.stderr

@@ -304,7 +304,7 @@ def any_body_is_answered(run: Run, limits: settings, remembering: StateConfig | 
 
     try:
         is_answered()
-        assert statuses[200] > statuses.total() / 10, statuses
+        assert statuses[200] > statuses.total() / 20, statuses
         assert statuses[400] and statuses[404]
     finally:
         run(stack.aclose())

@@ -15,7 +15,7 @@ class Cycle:
         self.itself = self
 
 async def until(is_true):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         while not is_true():
             await asyncio.sleep(0.01)
 
@@ -28,7 +28,7 @@ async def main():
 
 def run(body: str) -> None:
     script = BEGIN + "".join(f"    {line}\n" for line in body.strip().splitlines()) + "\nasyncio.run(main())\n"
-    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
 
 

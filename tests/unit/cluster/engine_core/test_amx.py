@@ -17,7 +17,7 @@ print(bool(permitted.value >> XTILEDATA & 1))
 
 
 def run(script: str) -> str:
-    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=600)
     return done.stdout.strip()
 
 

@@ -1,0 +1,3 @@
+"""What spawned processes import first (test_importing.py)."""
+
+IS_FIRST = True
