@@ -45,6 +45,7 @@ API = tests/component/api
 STATE = tests/component/api/state
 CLUSTER = tests/component/cluster
 ENGINES = tests/engines
+SCRIPT = tests/engines/models
 LIVE = tests/nodes tests/real_cluster
 BESIDE = @$(MAKE) --no-print-directory --keep-going
 # Each part has a folder for its temporary files: pytest closes a common one to the user that PostgreSQL runs as
@@ -81,10 +82,10 @@ test-api: $(STAMP)
 	$(APART) $(BIN)/python -m pytest $(API) --ignore $(STATE) --durations=20
 
 test-services: $(STAMP)
-	$(APART) $(BIN)/python -m pytest $(STATE) $(CLUSTER) --durations=20
+	$(APART) $(BIN)/python -m pytest $(STATE) $(CLUSTER) $(SCRIPT) --durations=20
 
 test-engines: $(STAMP)
-	$(APART) $(BIN)/python -m pytest $(ENGINES) --durations=20
+	$(APART) $(BIN)/python -m pytest $(ENGINES) --ignore $(SCRIPT) --durations=20
 
 test-others: $(STAMP)
 	$(APART) $(BIN)/python -m pytest tests $(addprefix --ignore ,$(HOUSE) $(SIM) $(UNIT) $(API) $(CLUSTER) $(ENGINES) $(LIVE)) --durations=20

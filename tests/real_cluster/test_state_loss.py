@@ -22,7 +22,7 @@ NUMBERS = {"type": "array", "items": {"type": "integer"}, "minItems": 500}
 SCHEMA = {"type": "object", "properties": {"numbers": NUMBERS}, "required": ["numbers"]}
 LONG: Any = {
     "input": QUESTION,
-    "max_output_tokens": 3000,
+    "max_output_tokens": 2000,
     "stream": True,
     "text": {"format": {"type": "json_schema", "name": "numbers", "schema": SCHEMA}},
 }

@@ -25,7 +25,7 @@ def test_simulated_sizing_is_within_a_factor_of_the_computed_one_and_above_what_
     model: str, device: str, lengths: tuple[int, int], slo: str
 ) -> None:
     slos, target, rate = parse_slos(slo), 0.9, 1000.0
-    rows = alike_requests(rate, *lengths, 0.0, 3000)
+    rows = alike_requests(rate, *lengths, 0.0, 1500)
     offer = Offer(model=MODELS[model], hardware=DEVICES[device], link=LINKS["400g"], step_tokens=2048, max_decoding=256)
     plan = best_plan(demand_of(rows, slos), rate, target, offer, TENSOR_PARALLEL)
     size = plan.pools.tensor_parallel
