@@ -52,6 +52,7 @@ BESIDE = @$(MAKE) --no-print-directory --keep-going
 TEMPORARY = /tmp/$@-$(shell id -u)
 APART = mkdir -p $(TEMPORARY) && PYTEST_DEBUG_TEMPROOT=$(TEMPORARY)
 AT_IDLE = $(BIN)/python -m tests.at_idle $(BIN)/python -m pytest
+# Cut so that each takes about as long as the others
 WITH_CLOCK = test-api test-services test-engines test-others test-unit-loops
 .PHONY: $(WITH_CLOCK) test-house test-live test-sim test-unit
 
