@@ -154,7 +154,7 @@ async def test_no_more_calls_are_open_than_allowed() -> None:
     async with a_guard(max_concurrent=2) as (fake, guard):
         fake.fault = GuardFault.HANG
         await asyncio.gather(*(error_of(guard) for _ in range(6)))
-        assert fake.most_open == fake.num_connections == 2
+        assert fake.most_open == 2  # a call that waits may get the place of one whose time is over just before its own
 
 
 async def test_breaker_opens_and_closes_again() -> None:
