@@ -10,11 +10,11 @@ from ray.serve.handle import DeploymentHandle
 
 from api.server.kept_receipts import KeptReceipt
 from cluster.config.application import AppConfig
-from cluster.importing import without_collection
 from cluster.messages.ids import CellName
 from cluster.metrics.page import Scrape
 from cluster.observability.logging import set_up_logging
 from cluster.serve_context import own_worker_id
+from cluster.uncollected import uncollected
 
 
 class Ingress:
@@ -25,7 +25,7 @@ class Ingress:
     ) -> None:
         """`cells`: the deployments of each cell."""
         set_up_logging(replica=own_worker_id())  # before libraries are imported that configure logging themselves
-        with without_collection():
+        with uncollected():
             from api.replica import IngressReplica
         replica = IngressReplica(config, cells)
         await replica.start()

@@ -25,12 +25,13 @@ from cluster.simulation.experiment import Cluster
 from cluster.simulation.pools.pool_setting import ClusterSetting, PoolSetting
 from cluster.simulation.pools.simulated_pools import SimulatedPools
 from cluster.simulation.results.summary import aligned
-from cluster.simulation.run import serve, uncollected
+from cluster.simulation.run import serve
 from cluster.simulation.traffic.agent_tasks import AgentTasks, with_chats
 from cluster.simulation.traffic.mixes import generate
 from cluster.simulation.traffic.named_mixes import MIXES
 from cluster.simulation.traffic.slos import parse_slos, slo_of
 from cluster.simulation.traffic.workload import SimRequest
+from cluster.uncollected import uncollected
 from router.pending_placements import PendingPlacements
 from router.placement.candidates import Policy
 from router.state import RouterState

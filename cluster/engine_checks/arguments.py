@@ -14,8 +14,8 @@ import msgspec
 
 from cluster.config.application import AppConfig
 from cluster.config.engine_arguments import EngineArguments
-from cluster.importing import without_collection
 from cluster.repository import REPO_ROOT
+from cluster.uncollected import uncollected
 
 KNOWN: dict[str, Any] = {
     "attention_backend": str,
@@ -53,7 +53,7 @@ def check_arguments(config: AppConfig) -> None:
     }
     if all(map(_is_known, sections.values())):
         return
-    with without_collection():
+    with uncollected():
         from vllm.engine.arg_utils import AsyncEngineArgs
     types_of_vllm = {field.name: field.type for field in dataclasses.fields(AsyncEngineArgs)}
     for place, engine in sections.items():

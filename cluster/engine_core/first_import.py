@@ -1,6 +1,6 @@
 """What the processes of an engine import before all else (`spawned_processes_import`)."""
 
-from cluster.importing import without_collection
+from cluster.uncollected import uncollected
 
-with without_collection():
+with uncollected():
     import vllm.v1.engine.core  # noqa: F401

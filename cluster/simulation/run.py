@@ -5,9 +5,8 @@ Retry-After up to `max_tries` times. The same workload, setting and Scheduler gi
 """
 
 import asyncio
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple, Protocol, cast
 
@@ -26,6 +25,7 @@ from cluster.simulation.pools.reporter import SchedulerUnderTest
 from cluster.simulation.pools.simulated_pools import SimulatedPools
 from cluster.simulation.pools.simulated_worker import Prompt
 from cluster.simulation.traffic.workload import RequestRecord, SimRequest
+from cluster.uncollected import uncollected
 from router.pending_placements import PendingPlacements
 from router.session.ports import DecodePort, PrefillPort, SessionPorts
 from router.session.receipt import RouteReceipt, Terms
@@ -152,20 +152,6 @@ def pass_pauses(scheduler: PendingPlacements, pauses: Pauses) -> None:
 def _show(watch: Watch, task: "asyncio.Task[RequestRecord]") -> None:
     if not task.cancelled() and task.exception() is None:
         watch(task.result())
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Switch the garbage collector off. A run has many objects and few cycles, and the collector's search for cycles
-    takes a quarter of the run's time.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class Client:

@@ -5,8 +5,8 @@ import runpy
 import subprocess
 import sys
 
-from cluster.importing import without_collection
 from cluster.repository import REPO_ROOT
+from cluster.uncollected import uncollected
 
 
 def run(
@@ -37,7 +37,7 @@ def run(
 
 
 if __name__ == "__main__":
-    with without_collection():
+    with uncollected():
         import cluster.engine.engine  # noqa: F401
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

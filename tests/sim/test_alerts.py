@@ -23,11 +23,12 @@ from cluster.repository import REPO_ROOT
 from cluster.simulation.clock import VirtualLoop
 from cluster.simulation.experiment import Cluster
 from cluster.simulation.pools.simulated_pools import SimulatedPools
-from cluster.simulation.run import Client, Pauses, pass_pauses, serve_clients, uncollected
+from cluster.simulation.run import Client, Pauses, pass_pauses, serve_clients
 from cluster.simulation.traffic.mixes import generate
 from cluster.simulation.traffic.named_mixes import MIXES
 from cluster.simulation.traffic.workload import SimRequest, at_rate, rate_per_s
 from cluster.slo import SloConfig
+from cluster.uncollected import uncollected
 from router.pending_placements import PendingPlacements
 from router.session.receipt import RouteReceipt
 from router.state import RouterState

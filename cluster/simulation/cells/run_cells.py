@@ -16,8 +16,9 @@ from cluster.simulation.cells.cell_workers import CellWorkers
 from cluster.simulation.clock import VirtualLoop
 from cluster.simulation.pools.pool_setting import ClusterSetting
 from cluster.simulation.pools.simulated_pools import SimulatedPools
-from cluster.simulation.run import Client, Pauses, pass_pauses, serve_clients, uncollected
+from cluster.simulation.run import Client, Pauses, pass_pauses, serve_clients
 from cluster.simulation.traffic.workload import RequestRecord, SimRequest
+from cluster.uncollected import uncollected
 from router.cells.cell_chooser import CellChooser
 from router.pending_placements import PendingPlacements
 

@@ -1,34 +1,15 @@
-"""The garbage collector around imports, and what spawned processes import first."""
+"""What spawned processes import first."""
 
-import gc
 import multiprocessing
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import pytest
 
-from cluster.importing import spawned_processes_import, without_collection
+from cluster.importing import spawned_processes_import
 
 FIRST = "tests.unit.cluster.first_of_all"
-
-
-@pytest.fixture(autouse=True)
-def _collector() -> Iterator[None]:
-    yield
-    gc.enable()
-
-
-@pytest.mark.parametrize("is_enabled", [True, False])
-@pytest.mark.parametrize("fails", [True, False])
-def test_collector_is_paused_and_then_as_it_was(is_enabled: bool, fails: bool) -> None:
-    (gc.enable if is_enabled else gc.disable)()
-    with suppress(ImportError), without_collection():
-        assert not gc.isenabled()
-        if fails:
-            raise ImportError
-    assert gc.isenabled() is is_enabled
 
 
 def test_spawned_process_and_those_that_it_spawns_import_the_module_first() -> None:
